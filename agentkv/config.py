@@ -1,0 +1,294 @@
+"""The settings of agentkv: one frozen tree, one parser.
+
+What: the pydantic tree, and the functions that turn a user's mapping into it and into what vLLM
+needs.
+Why: a slip in a setting must stop the start with one line, and all processes must see one set.
+Where: the user's keys are the top level of vLLM's `kv_connector_extra_config`, or a YAML/JSON file.
+The process that builds vLLM's config resolves them once (`resolve_extra_config`); all others read
+the result (`config_from_extra`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from agentkv.config_values import (
+    AUTO,
+    MIN_SIZE_BYTES,
+    Auto,
+    count_or_auto,
+    describe_error,
+    format_size,
+    parse_size,
+    refuse_bool,
+)
+from agentkv.errors import ConfigError
+
+EXTRA_CONFIG: Final = "kv_connector_extra_config."
+"""vLLM's name for a connector's own settings; a message about one of them starts with it."""
+
+GIB: Final = 1 << 30
+
+# Keys of vLLM's native offloading that agentkv sets itself, and where the user's wish belongs.
+OWNED_OFFLOADING_KEYS: Final[Mapping[str, str]] = {
+    "agentkv": "write its keys at the top level",
+    "cache_policy_module_path": "agentkv brings its own",
+    "cpu_bytes_to_use": "set dram.size_bytes instead",
+    "eviction_policy": "agentkv brings its own; set policy to choose what happens to a pause",
+    "offload_prompt_only": "set store_decode_blocks instead",
+    "spec_module_path": "agentkv brings its own",
+    "spec_name": "agentkv brings its own",
+}
+
+PolicyName = Literal["break_even", "always_hold", "always_swap", "always_recompute"]
+Size = Annotated[int, BeforeValidator(parse_size)]
+SizeOrAuto = Annotated[int | Auto, BeforeValidator(parse_size)]
+CountOrAuto = Annotated[int | Auto, BeforeValidator(count_or_auto)]
+Count = Annotated[int, BeforeValidator(refuse_bool), Field(ge=1)]
+Fraction = Annotated[float, BeforeValidator(refuse_bool), Field(gt=0, le=1)]
+Seconds = Annotated[float, BeforeValidator(refuse_bool), Field(gt=0)]
+
+
+class _Section(BaseModel):
+    """A frozen part of the tree in which an unknown key is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class DramConfig(_Section):
+    """The DRAM tier, one per engine (with data parallelism: one per rank)."""
+
+    size_bytes: SizeOrAuto = AUTO
+    """DRAM for swapped KV: a size such as "32GiB", or "auto"."""
+
+    auto_fraction: Fraction = 0.5
+    """With "auto": the part of the free memory to take."""
+
+    auto_max_bytes: Size = 64 * GIB
+    """With "auto": never take more than this."""
+
+    @model_validator(mode="after")
+    def _refuse_contradiction(self) -> DramConfig:
+        if self.size_bytes == AUTO:
+            return self
+        for name in ("auto_fraction", "auto_max_bytes"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} has no effect when size_bytes is given; remove one of the two"
+                )
+        return self
+
+
+class HoldConfig(_Section):
+    """Limits on what pauses may keep in the GPU pool."""
+
+    pool_fraction: Fraction = 0.9
+    """Holds together never claim more than this part of the GPU pool."""
+
+    lease_s: Seconds = 600.0
+    """A hold ends after this long; the pause is then decided anew."""
+
+
+class SessionsConfig(_Section):
+    """How sessions are told apart and forgotten."""
+
+    max_sessions: Count = 100_000
+    """Sessions tracked at once; beyond it the one idle longest is forgotten."""
+
+    infer_from_prefix: bool = True
+    """Recognise a session that sends no id by its growing prompt."""
+
+    abandon_after_s: Seconds = 3600.0
+    """A pause longer than this counts as the end of the session."""
+
+
+class PricesConfig(_Section):
+    """What memory and waiting cost, relative to each other."""
+
+    dram_over_hbm: Annotated[float, BeforeValidator(refuse_bool), Field(ge=0)] = 0.05
+    """Price of a byte held in DRAM for a second over that of a contended byte in GPU memory."""
+
+    stall_s: Annotated[float, BeforeValidator(refuse_bool), Field(ge=0)] = 0.0
+    """Seconds added to the cost of every swap, for what a transfer does to other requests."""
+
+
+class LedgerConfig(_Section):
+    """The record of every decision and of what came of it."""
+
+    path: Path | None = None
+    """Append each decision to this file as a line of JSON; none by default."""
+
+    ring_size: Count = 4096
+    """Decisions kept in memory."""
+
+
+class AgentKVConfig(_Section):
+    """Everything a user can set."""
+
+    dram: DramConfig = DramConfig()
+    """The DRAM tier."""
+
+    store_decode_blocks: bool = True
+    """Store generated tokens too, not just the prompt: the next turn's prompt begins with them."""
+
+    policy: PolicyName = "break_even"
+    """What becomes of the KV of a pause: the cheapest of hold, swap, recompute; or always one."""
+
+    min_load_tokens: CountOrAuto = AUTO
+    """A DRAM hit shorter than this is recomputed, not loaded; "auto" measures where that pays."""
+
+    protect_arrived_turns: bool = True
+    """Evict the KV of a turn that has arrived and waits for a slot only after all other KV."""
+
+    hold: HoldConfig = HoldConfig()
+    """Limits on holds."""
+
+    sessions: SessionsConfig = SessionsConfig()
+    """How sessions are told apart and forgotten."""
+
+    prices: PricesConfig = PricesConfig()
+    """What memory and waiting cost."""
+
+    ledger: LedgerConfig = LedgerConfig()
+    """The record of decisions."""
+
+    copy_threads: Count = 2
+    """Threads that copy KV on the CPU platform; GPUs copy by themselves."""
+
+    offloading: dict[str, Any] = Field(default={})
+    """Passed unchanged to vLLM's native offloading, for experts."""
+
+    @model_validator(mode="after")
+    def _refuse_owned_keys(self) -> AgentKVConfig:
+        for key in self.offloading:
+            if key in OWNED_OFFLOADING_KEYS:
+                raise ValueError(f"offloading.{key}: set by agentkv; {OWNED_OFFLOADING_KEYS[key]}")
+        return self
+
+
+def parse_config(mapping: object, *, where: str = EXTRA_CONFIG) -> AgentKVConfig:
+    """Validate the user's keys; `where` is put before the key path in a message.
+
+    Raises ConfigError with one line: where, what is wrong, the nearest valid key or value.
+    """
+    if not isinstance(mapping, Mapping):
+        found = "a list" if isinstance(mapping, list) else type(mapping).__name__
+        raise ConfigError(f"{where.rstrip('.: ')}: must be a mapping of keys, is {found}")
+    for key, advice in OWNED_OFFLOADING_KEYS.items():
+        if key in mapping:
+            raise ConfigError(f"{where}{key}: set by agentkv; {advice}")
+    try:
+        return AgentKVConfig.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise ConfigError(where + describe_error(AgentKVConfig, error)) from None
+
+
+def load_config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read and validate a YAML or JSON file of the user's keys; returns them as written.
+
+    Raises ConfigError when the file is missing, is not YAML, or holds a wrong key.
+    """
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    try:
+        content = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path}: {_syntax_problem(error)}") from None
+    content = {} if content is None else content
+    parse_config(content, where=f"{path}: ")
+    return dict(content)
+
+
+def resolve_extra_config(
+    user_extra: Mapping[str, Any], *, free_memory: Callable[[], int]
+) -> dict[str, Any]:
+    """Validate the user's keys and return the extra config that vLLM's offloading and agentkv read.
+
+    `free_memory` returns the bytes that the DRAM tier may use. Idempotent: its own output comes
+    back equal, without another look at the machine, so that workers see the first one's number.
+    Raises ConfigError, also for what this machine cannot do (memory, a ledger not writable).
+    """
+    config = config_from_extra(user_extra)
+    if not is_resolved(user_extra):
+        dram = DramConfig(size_bytes=_dram_bytes(config.dram, free_memory()))
+        ledger = config.ledger.model_copy(update={"path": _writable(config.ledger.path)})
+        config = config.model_copy(update={"dram": dram, "ledger": ledger})
+    return {
+        "agentkv": config.model_dump(mode="json"),
+        "spec_name": "AgentKVSpec",
+        "spec_module_path": "agentkv.connectors.spec",
+        "cpu_bytes_to_use": config.dram.size_bytes,
+        "offload_prompt_only": not config.store_decode_blocks,
+        "eviction_policy": "AgentKVCachePolicy",
+        "cache_policy_module_path": "agentkv.connectors.cache_policy",
+        **config.offloading,
+    }
+
+
+def is_resolved(extra: Mapping[str, Any]) -> bool:
+    """Whether the mapping is the output of `resolve_extra_config`."""
+    return "agentkv" in extra and "spec_name" in extra
+
+
+def config_from_extra(extra: Mapping[str, Any]) -> AgentKVConfig:
+    """Read the settings from a resolved or an unresolved mapping. Raises ConfigError."""
+    return parse_config(extra["agentkv"] if is_resolved(extra) else extra)
+
+
+def _dram_bytes(dram: DramConfig, free_bytes: int) -> int:
+    """The tier's size on a machine with so much free memory; whole MiB when chosen by us."""
+    if isinstance(dram.size_bytes, int):
+        if dram.size_bytes > free_bytes:
+            raise ConfigError(
+                f"{EXTRA_CONFIG}dram.size_bytes: {format_size(dram.size_bytes)} is more than the "
+                f"{format_size(free_bytes)} free for one engine (the least of memory, container "
+                'limit and /dev/shm); take less, or "auto"'
+            )
+        return dram.size_bytes
+    wanted = min(int(free_bytes * dram.auto_fraction), dram.auto_max_bytes)
+    if wanted < MIN_SIZE_BYTES:
+        raise ConfigError(
+            f"{EXTRA_CONFIG}dram.size_bytes: auto finds only {format_size(free_bytes)} for one "
+            "engine (the least of memory, container limit and /dev/shm, less what vLLM takes for "
+            "itself); write a size, or give vLLM less"
+        )
+    return wanted - wanted % MIN_SIZE_BYTES
+
+
+def _writable(path: Path | None) -> Path | None:
+    """The ledger's absolute path, opened once: a wrong one stops the start, not the first pause."""
+    if path is None:
+        return None
+    path = path.expanduser().absolute()
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"{EXTRA_CONFIG}ledger.path: directory {path.parent} does not exist; create it first"
+        )
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ConfigError(
+            f"{EXTRA_CONFIG}ledger.path: cannot write {path}: {error.strerror}"
+        ) from None
+    return path
+
+
+def _syntax_problem(error: yaml.YAMLError | json.JSONDecodeError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}: not valid JSON: {error.msg}"
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}: " if mark else ""
+    return f"{where}not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"

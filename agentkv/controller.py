@@ -1,0 +1,318 @@
+"""READ FIRST. The one place where a pause is decided: events in, decisions and victims out.
+
+    turn_arrived → turn_scheduled → turn_finished ─► pause: predictor → policy → ledger
+                                                       │ re-decided while somebody needs blocks
+                                                       ▼
+                                  victims(): whose blocks may go, worst first
+
+The connector's scheduler side drives it with what vLLM does and applies what it returns; a
+simulator can drive it just so. It knows no engine, does no I/O but the ledger's, and takes time
+from its clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from agentkv import metrics
+from agentkv.appraisal import Appraiser, Deps
+from agentkv.config import AgentKVConfig
+from agentkv.events import TurnTag
+from agentkv.metrics import Recorder
+from agentkv.policy import Action, Decision, PauseView
+from agentkv.sessions import (
+    BlockRef,
+    Pause,
+    Session,
+    SessionKey,
+    SessionState,
+    SessionTracker,
+    Turn,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A paused session whose private blocks may be given up, and as what."""
+
+    session: Session
+    refs: list[BlockRef]
+    action: Action
+
+
+class Controller:
+    """Owned by the scheduler thread; no method blocks. Blocks are hash blocks throughout."""
+
+    def __init__(
+        self, config: AgentKVConfig, deps: Deps, *, tokens_per_hash: int, pool_blocks: int
+    ) -> None:
+        self._config = config
+        self._deps = deps
+        self._pool_tokens = pool_blocks * tokens_per_hash
+        # Paused sessions whose blocks were not given up; stale entries are dropped when met.
+        self._kept: dict[SessionKey, Session] = {}
+        # Pauses in the order in which their leases end.
+        self._leases: deque[tuple[Session, Pause]] = deque()
+        self.sessions = SessionTracker(
+            tokens_per_hash=tokens_per_hash,
+            max_sessions=config.sessions.max_sessions,
+            infer_from_prefix=config.sessions.infer_from_prefix,
+        )
+        self.appraiser = Appraiser(config, deps, self.sessions, tokens_per_hash=tokens_per_hash)
+
+    # --- events ---
+
+    def turn_arrived(
+        self,
+        request_id: str,
+        *,
+        name: str | None,
+        scope: str,
+        hashes: Sequence[bytes],
+        prompt_tokens: int,
+        tag: TurnTag,
+    ) -> Turn:
+        """A request entered the waiting queue: its session resumes, or a new one begins."""
+        now_s = self._deps.clock.monotonic_s()
+        turn = self.sessions.arrive(
+            request_id,
+            name=name,
+            scope=scope,
+            hashes=hashes,
+            prompt_tokens=prompt_tokens,
+            tag=tag,
+            now_s=now_s,
+        )
+        self._kept.pop(turn.session.key, None)
+        pause = turn.closed_pause
+        if pause is not None:
+            wait_s = now_s - pause.started_s
+            self._deps.predictor.observe(pause.tag.tool, pause.tag.command, wait_s)
+            self._deps.recorder.sample(metrics.WAIT_SECONDS, value=wait_s)
+        return turn
+
+    def turn_scheduled(self, request_id: str, *, gpu_hit_tokens: int, dram_hit_tokens: int) -> None:
+        """The turn got its blocks; so many of its prompt tokens were in the pool and in DRAM."""
+        turn = self.sessions.turn(request_id)
+        if turn is None or turn.is_scheduled:
+            return
+        self.sessions.schedule(turn)
+        if turn.closed_pause is not None:
+            self._record_resume(turn, turn.closed_pause, gpu_hit_tokens, dram_hit_tokens)
+            turn.closed_pause = None
+
+    def turn_preempted(self, request_id: str) -> None:
+        turn = self.sessions.turn(request_id)
+        if turn is not None:
+            self.sessions.requeue(turn)
+
+    def turn_finished(self, request_id: str, *, hashes: Sequence[bytes], num_tokens: int) -> None:
+        """The turn ended with these full blocks computed; a pause may begin."""
+        turn = self.sessions.finish(
+            request_id,
+            hashes=hashes,
+            num_tokens=num_tokens,
+            now_s=self._deps.clock.monotonic_s(),
+        )
+        if turn is None:
+            return
+        session = turn.session
+        if session.state is SessionState.ENDED:
+            self._deps.ledger.record("end", session_id=session.key.name)
+        elif session.pause is not None:
+            self._kept[session.key] = session
+            self._leases.append((session, session.pause))
+            self._decide(session, session.pause, kind="pause")
+
+    # --- pressure ---
+
+    def victims(self) -> Iterator[Victim]:
+        """Paused sessions to give up, worst to keep first; each is re-decided when it is reached.
+
+        Recomputed ones go first, then swapped ones by how late they will return, holds last. The
+        caller stops taking when it has enough.
+        """
+        now_s = self._deps.clock.monotonic_s()
+        held: list[tuple[Session, Pause]] = []
+        kept = sorted(self._kept_pauses(), key=lambda pair: _give_up_rank(pair[1], now_s))
+        for session, pause in kept:
+            action = self._decide(session, pause, kind="redecide").action
+            if action is Action.HOLD:
+                held.append((session, pause))
+                continue
+            yield self._give_up(session, pause, action)
+        for session, pause in held:
+            self._override_hold(session, pause)
+            yield self._give_up(session, pause, Action.SWAP)
+
+    def take_dead(self) -> list[BlockRef]:
+        """Blocks no session needs any more: ended, abandoned or superseded."""
+        return self.sessions.take_dead()
+
+    def tidy(self) -> None:
+        """Ends abandoned sessions, re-decides holds whose lease is over, refreshes the gauges."""
+        now_s = self._deps.clock.monotonic_s()
+        abandoned = self.sessions.end_abandoned(
+            idle_since_s=now_s - self._config.sessions.abandon_after_s
+        )
+        for session in abandoned:
+            self._deps.ledger.record("end", session_id=session.key.name)
+        self._kept_pauses()  # drops the entries of sessions that ended
+        while self._leases and self._leases[0][1].started_s + self._config.hold.lease_s <= now_s:
+            session, pause = self._leases.popleft()
+            if session.pause is pause and _action_of(pause) is Action.HOLD:
+                self._decide(session, pause, kind="redecide")
+        for state, count in self.sessions.count_by_state().items():
+            self._deps.recorder.gauge(metrics.SESSIONS, state.value, value=count)
+        self._deps.recorder.gauge(metrics.PRESSURE, value=self.appraiser.pressure)
+
+    def clear(self) -> None:
+        """The engine dropped its caches: no block of ours is anywhere."""
+        self._kept.clear()
+        self._leases.clear()
+        self.sessions.clear()
+
+    def close(self) -> None:
+        """The engine stops: nothing is decided after this."""
+        self._deps.ledger.close()
+
+    # --- deciding ---
+
+    def _decide(self, session: Session, pause: Pause, *, kind: str) -> Decision:
+        now_s = self._deps.clock.monotonic_s()
+        view = self.appraiser.view(session, pause, now_s)
+        decision = self._deps.policy.decide(view)
+        if decision.action is Action.HOLD:
+            decision = self._within_limits(session, pause, decision, now_s)
+        previous = pause.decision
+        pause.decision = decision
+        pause.returns_at_s = now_s + view.wait.p50_s
+        if kind == "pause" or previous is None or previous.action is not decision.action:
+            self._record_decision(kind, session, pause, view)
+        return decision
+
+    def _override_hold(self, session: Session, pause: Pause) -> None:
+        """A hold is soft: with nothing else left to give, requests that wait come first."""
+        assert pause.decision is not None
+        pause.decision = replace(
+            pause.decision,
+            action=Action.SWAP,
+            reason=f"requests need its blocks and nothing else is left ({pause.decision.reason})",
+        )
+        view = self.appraiser.view(session, pause, self._deps.clock.monotonic_s())
+        self._record_decision("redecide", session, pause, view)
+
+    def _record_decision(self, kind: str, session: Session, pause: Pause, view: PauseView) -> None:
+        decision = pause.decision
+        assert decision is not None
+        self._deps.recorder.count(metrics.DECISIONS, decision.action.value)
+        self._deps.ledger.record(
+            kind,
+            pause_id=pause.pause_id,
+            session_id=session.key.name,
+            turn=pause.turn,
+            tool=pause.tag.tool,
+            action=decision.action.value,
+            reason=decision.reason,
+            context_tokens=pause.context_tokens,
+            kv_bytes=view.kv_bytes,
+            estimate_p50_s=view.wait.p50_s,
+            break_even_s=decision.break_even_s,
+            pressure=view.pressure,
+            costs_s=dict(decision.costs_s),
+        )
+
+    def _within_limits(
+        self, session: Session, pause: Pause, decision: Decision, now_s: float
+    ) -> Decision:
+        """A hold has a lease and a share of the pool; beyond either it becomes a swap."""
+        lease_s = self._config.hold.lease_s
+        if _action_of(pause) is Action.HOLD and now_s - pause.started_s >= lease_s:
+            return replace(
+                decision, action=Action.SWAP, reason=f"held for the whole lease of {lease_s:g} s"
+            )
+        limit_tokens = self._config.hold.pool_fraction * self._pool_tokens
+        if (
+            self.appraiser.pressure > 0
+            and self._held_tokens(besides=session) + pause.context_tokens > limit_tokens
+        ):
+            share = self._config.hold.pool_fraction
+            return replace(
+                decision, action=Action.SWAP, reason=f"holds would exceed {share:.0%} of the pool"
+            )
+        return decision
+
+    def _held_tokens(self, *, besides: Session) -> int:
+        return sum(
+            pause.context_tokens
+            for session, pause in self._kept_pauses()
+            if session is not besides and _action_of(pause) is Action.HOLD
+        )
+
+    def _kept_pauses(self) -> list[tuple[Session, Pause]]:
+        pairs: list[tuple[Session, Pause]] = []
+        for key, session in list(self._kept.items()):
+            if session.pause is None:
+                del self._kept[key]
+            else:
+                pairs.append((session, session.pause))
+        return pairs
+
+    def _give_up(self, session: Session, pause: Pause, action: Action) -> Victim:
+        pause.is_given_up = True
+        self._kept.pop(session.key, None)
+        return Victim(session, self.sessions.private_blocks(session), action)
+
+    # --- looking back ---
+
+    def _record_resume(
+        self, turn: Turn, pause: Pause, gpu_hit_tokens: int, dram_hit_tokens: int
+    ) -> None:
+        recomputed = max(0, turn.known_tokens - gpu_hit_tokens - dram_hit_tokens)
+        tier = _tier(gpu_hit_tokens, dram_hit_tokens)
+        wait_s = turn.arrived_s - pause.started_s
+        self._deps.recorder.count(metrics.RESUMES, tier)
+        _count_tokens(self._deps.recorder, turn, gpu_hit_tokens, dram_hit_tokens, recomputed)
+        action = _action_of(pause)
+        self._deps.ledger.record(
+            "resume",
+            pause_id=pause.pause_id,
+            session_id=turn.session.key.name,
+            turn=turn.number,
+            request_id=turn.request_id,
+            wait_s=wait_s,
+            action=action.value,
+            prompt_tokens=turn.prompt_tokens,
+            gpu_hit_tokens=gpu_hit_tokens,
+            dram_hit_tokens=dram_hit_tokens,
+            recomputed_tokens=recomputed,
+            tier=tier,
+            regret_s=self.appraiser.regret_s(pause, action, wait_s),
+        )
+
+
+def _count_tokens(recorder: Recorder, turn: Turn, gpu: int, dram: int, recomputed: int) -> None:
+    new = max(0, turn.prompt_tokens - gpu - dram - recomputed)
+    sources = {"gpu": gpu, "dram": dram, "recomputed": recomputed, "new": new}
+    for source, num_tokens in sources.items():
+        recorder.count(metrics.RESUME_TOKENS, source, by=num_tokens)
+
+
+def _give_up_rank(pause: Pause, now_s: float) -> tuple[int, float]:
+    """Sorts pauses by what may go first: recompute, swap, hold; within each the latest return."""
+    order = {Action.RECOMPUTE: 0, Action.SWAP: 1, Action.HOLD: 2}
+    return order[_action_of(pause)], -max(pause.returns_at_s, now_s)
+
+
+def _action_of(pause: Pause) -> Action:
+    return pause.decision.action if pause.decision is not None else Action.HOLD
+
+
+def _tier(gpu_hit_tokens: int, dram_hit_tokens: int) -> str:
+    if gpu_hit_tokens and dram_hit_tokens:
+        return "mixed"
+    if gpu_hit_tokens:
+        return "gpu"
+    return "dram" if dram_hit_tokens else "none"

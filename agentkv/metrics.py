@@ -1,0 +1,138 @@
+"""Names of everything agentkv counts, and where the counts gather between two scrapes.
+
+The names are a contract (`tests/test_metrics.py` pins them). `connectors/metrics.py` hands the
+numbers to vLLM, which shows them at its own `/metrics`, with its engine label and, for counters,
+the suffix `_total`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(str, Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Kind
+    documentation: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] | None = None
+
+
+_WAIT_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
+
+DECISIONS = Metric(
+    "agentkv:decisions", Kind.COUNTER, "Pause decisions by action, re-decisions too.", ("action",)
+)
+RESUMES = Metric(
+    "agentkv:resumes", Kind.COUNTER, "Resumed turns by where their KV came from.", ("tier",)
+)
+RESUME_TOKENS = Metric(
+    "agentkv:resume_tokens",
+    Kind.COUNTER,
+    "Prompt tokens of resumed turns by source: gpu, dram, recomputed (known before, computed "
+    "again) or new.",
+    ("source",),
+)
+WAIT_SECONDS = Metric(
+    "agentkv:wait_seconds", Kind.HISTOGRAM, "Observed tool waits.", (), _WAIT_BUCKETS_S
+)
+GIVEN_UP_BLOCKS = Metric(
+    "agentkv:given_up_blocks",
+    Kind.COUNTER,
+    "KV blocks moved to the front of the free queue: ended, superseded or given up under pressure.",
+    ("reason",),
+)
+PROTECTED_BLOCKS = Metric(
+    "agentkv:protected_blocks",
+    Kind.COUNTER,
+    "Free KV blocks moved behind all others because their turn has arrived and waits.",
+)
+SHORT_HITS_SKIPPED = Metric(
+    "agentkv:short_hits_skipped",
+    Kind.COUNTER,
+    "DRAM hits recomputed instead of loaded since loading would take longer.",
+)
+LOAD_FAILURES = Metric(
+    "agentkv:load_failures",
+    Kind.COUNTER,
+    "KV blocks whose load was refused and that were recomputed.",
+    ("reason",),
+)
+TAGS = Metric("agentkv:tags", Kind.COUNTER, "Requests that carried an agentkv tag.")
+TAG_PROBLEMS = Metric("agentkv:tag_problems", Kind.COUNTER, "Tag keys that were ignored.")
+FAULTS = Metric(
+    "agentkv:faults",
+    Kind.COUNTER,
+    "Faults inside agentkv, turned into a miss.",
+    ("where",),
+)
+SESSIONS = Metric("agentkv:sessions", Kind.GAUGE, "Known sessions by state.", ("state",))
+PRESSURE = Metric(
+    "agentkv:pressure",
+    Kind.GAUGE,
+    "Share of the blocks wanted now that only live sessions' blocks could provide (0 to 1).",
+)
+BLOCKS = Metric(
+    "agentkv:pool_blocks",
+    Kind.GAUGE,
+    "KV blocks of the GPU pool: used by running turns, or free (kept KV counts as free).",
+    ("state",),
+)
+
+ALL_METRICS: tuple[Metric, ...] = (
+    DECISIONS,
+    RESUMES,
+    RESUME_TOKENS,
+    WAIT_SECONDS,
+    GIVEN_UP_BLOCKS,
+    PROTECTED_BLOCKS,
+    SHORT_HITS_SKIPPED,
+    LOAD_FAILURES,
+    TAGS,
+    TAG_PROBLEMS,
+    FAULTS,
+    SESSIONS,
+    PRESSURE,
+    BLOCKS,
+)
+
+Labels = tuple[str, ...]
+
+
+class Recorder:
+    """Gathers values until they are taken. Owned by the scheduler thread."""
+
+    def __init__(self) -> None:
+        self.counters: dict[tuple[Metric, Labels], float] = {}
+        self.gauges: dict[tuple[Metric, Labels], float] = {}
+        self.samples: dict[tuple[Metric, Labels], list[float]] = {}
+
+    def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
+        if by:
+            key = (metric, labels)
+            self.counters[key] = self.counters.get(key, 0) + by
+
+    def gauge(self, metric: Metric, *labels: str, value: float) -> None:
+        self.gauges[metric, labels] = value
+
+    def sample(self, metric: Metric, *labels: str, value: float) -> None:
+        self.samples.setdefault((metric, labels), []).append(value)
+
+    def is_empty(self) -> bool:
+        return not (self.counters or self.gauges or self.samples)
+
+    def take(self) -> Recorder:
+        """Everything since the last call; this recorder starts afresh."""
+        taken = Recorder()
+        taken.counters, self.counters = self.counters, {}
+        taken.gauges, self.gauges = self.gauges, {}
+        taken.samples, self.samples = self.samples, {}
+        return taken
