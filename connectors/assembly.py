@@ -1,0 +1,158 @@
+"""Puts the scheduler side together from vLLM's config and what the offloading connector built."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    GroupOffloadConfig,
+    OffloadingConnectorScheduler,
+)
+from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
+from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager
+
+from agentkv.appraisal import Deps
+from agentkv.clock import SystemClock
+from agentkv.config import AgentKVConfig
+from agentkv.controller import Controller
+from agentkv.cost_model import CostModel, LinkSpeed, PrefillCurve
+from agentkv.ledger import Ledger
+from agentkv.metrics import Recorder
+from agentkv.policy import POLICIES
+from agentkv.predict import QuantileWaitPredictor
+from agentkv.sessions import BlockRef
+
+from .cache_policy import AgentKVCachePolicy
+from .pool_order import Group
+from .scheduler_side import SchedulerSide
+from .translate import footprint_of
+
+logger = init_logger("vllm.agentkv")
+
+# Only until the first measurement, which is made before the engine serves.
+_UNMEASURED_BYTES_PER_S = 8e9
+
+
+def build_scheduler_side(
+    config: AgentKVConfig,
+    vllm_config: VllmConfig,
+    kv_cache_config: KVCacheConfig,
+    offloading: OffloadingConnectorScheduler,
+    recorder: Recorder,
+) -> SchedulerSide:
+    """Wires controller, predictor, policy and ledger to the offloading connector's DRAM tier."""
+    clock = SystemClock()
+    dram: AgentKVCachePolicy = offloading.manager.primary_tier._policy
+    tokens_per_hash = int(offloading.config.tokens_per_hash)
+    groups = [_group(group, tokens_per_hash) for group in offloading.config.kv_group_configs]
+    block_tokens = min(group.per_block for group in groups) * tokens_per_hash
+    costs = CostModel(
+        PrefillCurve(),
+        LinkSpeed(_UNMEASURED_BYTES_PER_S),
+        LinkSpeed(_UNMEASURED_BYTES_PER_S),
+        max_step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
+    )
+    footprint = footprint_of(kv_cache_config)
+    deps = Deps(
+        costs=costs,
+        footprint=footprint,
+        predictor=QuantileWaitPredictor(),
+        policy=POLICIES[config.policy](),
+        ledger=Ledger(clock, ring_size=config.ledger.ring_size, path=config.ledger.path),
+        recorder=recorder,
+        clock=clock,
+        count_missing=functools.partial(_count_missing, dram, groups),
+    )
+    pool_blocks = int(kv_cache_config.num_blocks) - 1
+    _state_capacity(config, offloading, pool_blocks, block_tokens)
+    return SchedulerSide(
+        Controller(
+            config,
+            deps,
+            tokens_per_hash=tokens_per_hash,
+            pool_blocks=_pool_hash_blocks(pool_blocks, groups),
+        ),
+        dram=dram,
+        drop_from_dram=functools.partial(_drop, offloading.manager.primary_tier),
+        groups=groups,
+        step_tokens=costs.max_step_tokens,
+        costs=costs,
+        recorder=recorder,
+        clock=clock,
+        tokens_per_hash=tokens_per_hash,
+        protect_arrived=config.protect_arrived_turns,
+    )
+
+
+def _group(config: GroupOffloadConfig, tokens_per_hash: int) -> Group:
+    window_chunks = config.sliding_window_size_in_chunks
+    return Group(
+        group_id=int(config.group_idx),
+        per_block=config.tokens_per_block // tokens_per_hash,
+        per_chunk=int(config.hashes_per_chunk),
+        window=None if window_chunks is None else window_chunks * config.hashes_per_chunk,
+    )
+
+
+def _pool_hash_blocks(pool_blocks: int, groups: Sequence[Group]) -> int:
+    """The longest context the pool could hold: windows stop growing, full attention does not."""
+    full = [group for group in groups if group.window is None] or list(groups)
+    return pool_blocks * min(group.per_block for group in full) // len(full)
+
+
+def _count_missing(
+    dram: AgentKVCachePolicy, groups: Sequence[Group], refs: Sequence[BlockRef]
+) -> int:
+    """How many of these blocks a reload could not bring back: the worst group decides.
+
+    What lies before a group's window is not needed; a chunk is missing with all its blocks.
+    """
+    end = max((depth for depth, _ in refs), default=0)
+    missing = (
+        group.per_chunk
+        * sum(
+            dram.get(make_offload_key(block_hash, group.group_id)) is None
+            for depth, block_hash in refs
+            if depth % group.per_chunk == 0 and (group.window is None or depth > end - group.window)
+        )
+        for group in groups
+    )
+    return min(len(refs), max(missing))
+
+
+def _drop(primary: CPUPrimaryTierOffloadingManager, key: OffloadKey) -> bool:
+    """Removes one idle block from the DRAM tier; False if a copy uses it just now."""
+    chunk = primary._policy.get(key)
+    if chunk is None:
+        return True
+    if chunk.ref_cnt != 0:
+        return False
+    primary._policy.remove(key)
+    primary._num_evictable_cache_chunks -= 1
+    primary._free_chunk(chunk)
+    return True
+
+
+def _state_capacity(
+    config: AgentKVConfig,
+    offloading: OffloadingConnectorScheduler,
+    pool_blocks: int,
+    block_tokens: int,
+) -> None:
+    primary = offloading.manager.primary_tier
+    chunk_bytes = primary.get_kv_memoryview().strides[0]
+    num_chunks = primary._num_chunks
+    logger.info(
+        "agentkv: policy %s; GPU pool: %d blocks of %d tokens; DRAM tier: %d blocks, %d bytes "
+        "(%.2f GiB)",
+        config.policy,
+        pool_blocks,
+        block_tokens,
+        num_chunks,
+        num_chunks * chunk_bytes,
+        num_chunks * chunk_bytes / 2**30,
+    )

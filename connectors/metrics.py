@@ -1,0 +1,57 @@
+"""agentkv's numbers in vLLM's own statistics, and so at vLLM's `/metrics`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import REGISTRY
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
+from vllm.v1.kv_offload.base import (
+    OffloadingCounterMetadata,
+    OffloadingGaugeMetadata,
+    OffloadingHistogramMetadata,
+    OffloadingMetricMetadata,
+)
+
+from agentkv.metrics import ALL_METRICS, Kind, Metric, Recorder
+
+
+def metric_definitions() -> dict[str, OffloadingMetricMetadata]:
+    """The definitions vLLM's offloading spec hands to Prometheus."""
+    return {metric.name: _definition(metric) for metric in ALL_METRICS}
+
+
+def to_stats(recorder: Recorder) -> OffloadingConnectorStats:
+    """Empties `recorder` into the statistics object that travels to the API process."""
+    taken = recorder.take()
+    stats = OffloadingConnectorStats()
+    for (metric, labels), value in taken.counters.items():
+        stats.increase_counter(metric.name, value, labels)
+    for (metric, labels), value in taken.gauges.items():
+        stats.set_gauge(metric.name, value, labels)
+    for (metric, labels), values in taken.samples.items():
+        for value in values:
+            stats.observe_histogram(metric.name, value, labels)
+    return stats
+
+
+def unregister_metrics() -> None:
+    """Takes our metrics out of this process's registry, for the next engine to register them."""
+    names = {metric.name for metric in ALL_METRICS}
+    for collector in list(REGISTRY._collector_to_names):
+        if getattr(collector, "_name", None) in names:
+            REGISTRY.unregister(collector)
+
+
+def _definition(metric: Metric) -> OffloadingMetricMetadata:
+    common: dict[str, Any] = {
+        "documentation": metric.documentation,
+        "labelnames": metric.labels,
+    }
+    if metric.kind is Kind.COUNTER:
+        return OffloadingCounterMetadata(**common)
+    if metric.kind is Kind.GAUGE:
+        return OffloadingGaugeMetadata(**common)
+    return OffloadingHistogramMetadata(**common, buckets=metric.buckets)
