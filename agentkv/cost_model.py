@@ -31,6 +31,7 @@ _TOKENS_RANGE = (0.5, 1e8)
 _PAIRS_RANGE = (0.5, 1e16)
 
 _HORIZON_BYTES = 64 * 2**20
+_LOAD_SHARE = 0.1
 _MAX_LINK_JUMP = 8.0
 _COPY_BYTES_RANGE = (0.5, 1e18)
 _S_PER_BYTE_RANGE = (1e-15, 1.0)
@@ -233,6 +234,21 @@ class CostModel:
         self.load_link = load_link
         self.store_link = store_link
         self.max_step_tokens = max_step_tokens
+        self.load_overhead_s = 0.0
+
+    def observe_load(self, kv_bytes: float, seconds: float) -> None:
+        """Learn from one load as its turn saw it, from getting blocks to being ready to run.
+
+        What the copy does not explain are the engine's steps around it: `load_overhead_s`, a mean
+        over the last dozen loads to which one outlier counts no more than 8 times the mean.
+        """
+        if not (_is_within(seconds, _STEP_S_RANGE) and kv_bytes > 0):
+            return
+        sample = max(0.0, seconds - self.load_link.seconds(kv_bytes))
+        if self.load_overhead_s > 0:
+            sample = min(sample, _MAX_LINK_JUMP * self.load_overhead_s)
+        share = _LOAD_SHARE if self.load_overhead_s > 0 else 1.0
+        self.load_overhead_s += share * (sample - self.load_overhead_s)
 
     def recompute_s(
         self, context_tokens: int, cached_tokens: int = 0, max_step_tokens: int | None = None
@@ -250,8 +266,8 @@ class CostModel:
         return self.prefill.coefficients.seconds(num_steps, new_tokens, pairs)
 
     def reload_s(self, kv_bytes: float) -> float:
-        """Seconds to load that many bytes from DRAM."""
-        return self.load_link.seconds(kv_bytes)
+        """Seconds until a turn can run whose KV, that many bytes, has to come from DRAM."""
+        return self.load_overhead_s + self.load_link.seconds(kv_bytes) if kv_bytes > 0 else 0.0
 
     def store_s(self, kv_bytes: float) -> float:
         """Seconds to store that many bytes to DRAM."""
@@ -260,10 +276,10 @@ class CostModel:
     def min_load_tokens(self, bytes_per_token: float, fixed_bytes: float = 0) -> float:
         """The shortest hit worth loading: from here on `reload_s` < `recompute_s`; inf if never.
 
-        Solves c·n²/2 + (b + c/2 + a/step - m/B)·n = latency + fixed/B for n.
+        Solves c·n²/2 + (b + c/2 + a/step - m/B)·n = overhead + latency + fixed/B for n.
         """
         fit, link = self.prefill.coefficients, self.load_link
-        start_s = link.latency_s + fixed_bytes / link.bytes_per_s
+        start_s = self.load_overhead_s + link.latency_s + fixed_bytes / link.bytes_per_s
         half_c = fit.pair_s / 2
         slope_s = fit.token_s + half_c + fit.step_s / self.max_step_tokens
         slope_s -= bytes_per_token / link.bytes_per_s

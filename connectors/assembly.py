@@ -26,8 +26,9 @@ from agentkv.policy import POLICIES
 from agentkv.predict import QuantileWaitPredictor
 from agentkv.sessions import BlockRef
 
+from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
-from .pool_order import Group
+from .layout import Group, Layout
 from .scheduler_side import SchedulerSide
 from .translate import footprint_of
 
@@ -48,43 +49,38 @@ def build_scheduler_side(
     clock = SystemClock()
     dram: AgentKVCachePolicy = offloading.manager.primary_tier._policy
     tokens_per_hash = int(offloading.config.tokens_per_hash)
-    groups = [_group(group, tokens_per_hash) for group in offloading.config.kv_group_configs]
-    block_tokens = min(group.per_block for group in groups) * tokens_per_hash
+    groups = tuple(_group(group, tokens_per_hash) for group in offloading.config.kv_group_configs)
+    layout = Layout(groups, tokens_per_hash)
     costs = CostModel(
         PrefillCurve(),
         LinkSpeed(_UNMEASURED_BYTES_PER_S),
         LinkSpeed(_UNMEASURED_BYTES_PER_S),
         max_step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
     )
-    footprint = footprint_of(kv_cache_config)
     deps = Deps(
         costs=costs,
-        footprint=footprint,
+        footprint=footprint_of(kv_cache_config),
         predictor=QuantileWaitPredictor(),
         policy=POLICIES[config.policy](),
         ledger=Ledger(clock, ring_size=config.ledger.ring_size, path=config.ledger.path),
         recorder=recorder,
         clock=clock,
-        count_missing=functools.partial(_count_missing, dram, groups),
+        count_missing=functools.partial(_count_missing, dram, layout),
     )
     pool_blocks = int(kv_cache_config.num_blocks) - 1
-    _state_capacity(config, offloading, pool_blocks, block_tokens)
+    _state_capacity(config, offloading, pool_blocks)
     return SchedulerSide(
         Controller(
             config,
             deps,
             tokens_per_hash=tokens_per_hash,
-            pool_blocks=_pool_hash_blocks(pool_blocks, groups),
+            pool_blocks=layout.pool_hash_blocks(pool_blocks),
         ),
+        deps,
         dram=dram,
         drop_from_dram=functools.partial(_drop, offloading.manager.primary_tier),
-        groups=groups,
-        step_tokens=costs.max_step_tokens,
-        costs=costs,
-        recorder=recorder,
-        clock=clock,
-        tokens_per_hash=tokens_per_hash,
-        protect_arrived=config.protect_arrived_turns,
+        layout=layout,
+        arrived=ArrivedTurns(dram, layout, recorder, is_protecting=config.protect_arrived_turns),
     )
 
 
@@ -98,15 +94,7 @@ def _group(config: GroupOffloadConfig, tokens_per_hash: int) -> Group:
     )
 
 
-def _pool_hash_blocks(pool_blocks: int, groups: Sequence[Group]) -> int:
-    """The longest context the pool could hold: windows stop growing, full attention does not."""
-    full = [group for group in groups if group.window is None] or list(groups)
-    return pool_blocks * min(group.per_block for group in full) // len(full)
-
-
-def _count_missing(
-    dram: AgentKVCachePolicy, groups: Sequence[Group], refs: Sequence[BlockRef]
-) -> int:
+def _count_missing(dram: AgentKVCachePolicy, layout: Layout, refs: Sequence[BlockRef]) -> int:
     """How many of these blocks a reload could not bring back: the worst group decides.
 
     What lies before a group's window is not needed; a chunk is missing with all its blocks.
@@ -119,7 +107,7 @@ def _count_missing(
             for depth, block_hash in refs
             if depth % group.per_chunk == 0 and (group.window is None or depth > end - group.window)
         )
-        for group in groups
+        for group in layout.groups
     )
     return min(len(refs), max(missing))
 
@@ -141,7 +129,6 @@ def _state_capacity(
     config: AgentKVConfig,
     offloading: OffloadingConnectorScheduler,
     pool_blocks: int,
-    block_tokens: int,
 ) -> None:
     primary = offloading.manager.primary_tier
     chunk_bytes = primary.get_kv_memoryview().strides[0]
@@ -151,7 +138,7 @@ def _state_capacity(
         "(%.2f GiB)",
         config.policy,
         pool_blocks,
-        block_tokens,
+        min(group.tokens_per_block for group in offloading.config.kv_group_configs),
         num_chunks,
         num_chunks * chunk_bytes,
         num_chunks * chunk_bytes / 2**30,

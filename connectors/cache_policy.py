@@ -1,35 +1,22 @@
 """Which blocks of the DRAM tier go first: what no session needs, then the least recently used, and
 last the KV of turns that have arrived.
 
-vLLM's LRU does the book-keeping. Worthless blocks get a rank below all others; arrived ones are
-protected from eviction as long as anything else can be evicted. Told what is what by
-`scheduler_side`, which knows the sessions.
+vLLM's LRU does the book-keeping and evicts by rank, lowest first. Worthless blocks get ranks below
+all others, blocks of arrived turns ranks above them. Told what is what by `scheduler_side`, which
+knows the sessions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
 from vllm.v1.kv_offload.cpu.policies.lru import LRUCachePolicy
 
 _BELOW_ALL = -(1 << 62)
-
-
-Victims = list[tuple[OffloadKey, ChunkStatus]]
-
-
-class _Either:
-    """Membership in one of two collections, without building their union."""
-
-    def __init__(self, first: set[OffloadKey], second: Counter[OffloadKey]) -> None:
-        self._first = first
-        self._second = second
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._first or key in self._second
+_ABOVE_ALL = 1 << 62
 
 
 class AgentKVCachePolicy(LRUCachePolicy):
@@ -38,42 +25,58 @@ class AgentKVCachePolicy(LRUCachePolicy):
     def __init__(self, cache_capacity: int) -> None:
         super().__init__(cache_capacity)
         self._num_worthless = 0
+        self._num_arrived = 0
         self._arrived: Counter[OffloadKey] = Counter()
 
     def mark_worthless(self, keys: Iterable[OffloadKey]) -> int:
-        """Ranks these blocks below all others, the first one lowest; returns how many were here."""
+        """Ranks these blocks below all others, the first one lowest; returns how many were here.
+
+        A block that an arrived turn waits for is worth something and stays where it is.
+        """
         num_marked = 0
         for key in keys:
-            if key not in self.chunks:
+            if key not in self.chunks or key in self._arrived:
                 continue
             num_marked += 1
             self._num_worthless += 1
-            self._ranks[key] = _BELOW_ALL + self._num_worthless
-            if key in self._evictable:
-                self._push_evictable(key)
+            self._rank(key, _BELOW_ALL + self._num_worthless)
         self._maybe_compact_heap()
         return num_marked
 
     def is_worthless(self, key: OffloadKey) -> bool:
         return bool(self._ranks.get(key, 0) < 0)
 
-    def protect(self, keys: Iterable[OffloadKey]) -> None:
-        """These blocks belong to a turn that has arrived; `unprotect` must follow."""
-        self._arrived.update(keys)
+    def is_any_awaited(self, keys: Iterable[OffloadKey]) -> bool:
+        """Whether a turn that has arrived wants one of these blocks, stored or not."""
+        return any(key in self._arrived for key in keys)
 
-    def unprotect(self, keys: Iterable[OffloadKey]) -> None:
+    def protect(self, keys: Iterable[OffloadKey]) -> None:
+        """These blocks belong to a turn that has arrived; `unprotect` must follow.
+
+        Pass a chain from its root: of what is protected, a chain's tail goes before its head, and
+        a turn that came later before one that came earlier.
+        """
         for key in keys:
+            self._arrived[key] += 1
+            if self._arrived[key] == 1 and key in self.chunks:
+                self._rank_arrived(key)
+        self._maybe_compact_heap()
+
+    def unprotect(self, keys: Sequence[OffloadKey]) -> None:
+        """The turn has its blocks, or will never run: they are the most recently used ones."""
+        for key in reversed(keys):
             self._arrived[key] -= 1
             if self._arrived[key] <= 0:
                 del self._arrived[key]
+                if key in self.chunks:
+                    self._next_rank += 1
+                    self._rank(key, self._next_rank)
+        self._maybe_compact_heap()
 
-    def evict(self, n: int, protected: set[OffloadKey]) -> Victims | None:
-        if self._arrived:
-            victims: Victims | None = super().evict(n, _Either(protected, self._arrived))
-            if victims is not None:
-                return victims
-        victims = super().evict(n, protected)
-        return victims
+    def insert(self, key: OffloadKey, chunk: ChunkStatus) -> None:
+        super().insert(key, chunk)
+        if key in self._arrived:
+            self._rank_arrived(key)
 
     def clear(self) -> None:
         super().clear()
@@ -85,3 +88,18 @@ class AgentKVCachePolicy(LRUCachePolicy):
             if chunk.chunk_id == chunk_id:
                 return key
         return None
+
+    # --- parts ---
+
+    def _assign_new_rank(self, key: OffloadKey) -> bool:
+        """vLLM's: a use makes a block the most recent one, unless it is protected anyway."""
+        return key not in self._arrived and bool(super()._assign_new_rank(key))
+
+    def _rank_arrived(self, key: OffloadKey) -> None:
+        self._num_arrived += 1
+        self._rank(key, _ABOVE_ALL - self._num_arrived)
+
+    def _rank(self, key: OffloadKey, rank: int) -> None:
+        self._ranks[key] = rank
+        if key in self._evictable:
+            self._push_evictable(key)

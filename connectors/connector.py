@@ -140,6 +140,7 @@ class AgentKVConnector(OffloadingConnector):
         meta = connector_output.kv_connector_worker_meta
         if meta is not None:
             self._side.on_transfers(meta)
+        self._side.on_received(connector_output.finished_recving or ())
         super().update_connector_output(connector_output)
         if isinstance(meta, AgentKVWorkerMetadata):
             self._side.on_refused(meta.refused_chunks)
@@ -177,7 +178,11 @@ class AgentKVConnector(OffloadingConnector):
         return built
 
     def reset_cache(self) -> bool | None:
+        # vLLM expects a step between two resets; what the first one must flush is still to be sent.
+        to_flush = self.scheduler._current_batch_jobs_to_flush
+        self.scheduler._current_batch_jobs_to_flush = set()
         result: bool | None = super().reset_cache()
+        self.scheduler._current_batch_jobs_to_flush |= to_flush
         if self._side is not None:
             self._side.on_reset()
         return result
@@ -201,6 +206,8 @@ class AgentKVConnector(OffloadingConnector):
             num_chunks=spec.num_chunks,
             blocks_per_chunk=spec.blocks_per_chunk,
         )
+        if isinstance(worker, CpuCopyWorker):
+            worker.take_refused()  # Of the measurement: no request waits for those.
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self._links
@@ -212,12 +219,12 @@ class AgentKVConnector(OffloadingConnector):
         results = super().get_transfer_results(finished_req_ids)
         worker = self.connector_worker.worker
         if isinstance(worker, CpuCopyWorker):
-            for job_id, page in worker.take_refused():
+            for page in worker.take_refused():
                 self._refused_chunks.append(page.chunk_id)
                 self._recorder.count(metrics.LOAD_FAILURES, "checksum")
                 if self._num_groups == 1:
                     self._failed_block_ids.add(page.block_id)
-                elif (owner := owners.get(job_id)) is not None:
+                elif (owner := owners.get(page.job_id)) is not None:
                     self._failed_requests.add(owner)
         # A request is reported failed in the pass in which it is reported received, no earlier.
         results.failed_recving = self._failed_requests & results.finished_recving

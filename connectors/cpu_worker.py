@@ -1,9 +1,11 @@
 """Copies KV blocks between vLLM's CPU KV cache and the DRAM tier.
 
 vLLM's own offloading worker needs CUDA; on the CPU platform this one takes its place behind the
-same interface. A job is split into tasks over a small thread pool (NumPy's row copies release the
-GIL), loads before stores, so a copy never blocks an engine step. Every page stored gets an xxh3
-checksum that is verified after the load; a page that fails is reported by its block and recomputed.
+same interface. Small jobs are copied at once (handing them to a thread would take longer), large
+ones by a small thread pool, loads before stores, so a copy never blocks an engine step. Threads
+copy in large NumPy operations, which release the GIL, and hold it for little else: the model's own
+thread needs it. Every chunk stored gets an xxh3 checksum that is verified before it is loaded; what
+fails is reported by its KV block and recomputed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,20 +34,46 @@ from vllm.v1.kv_offload.base import (
 logger = init_logger("vllm.agentkv")
 
 Rows = np.ndarray[Any, np.dtype[np.uint8]]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 
+_INLINE_BYTES = 1 << 20
 _TASK_BYTES = 4 << 20
 _LOAD, _STORE = 0, 1
 _NO_CHECKSUM = 0
+_LONG_RUN = 4  # KV blocks; from here on one copy per run beats gathering and scattering
 
 
 @dataclass(frozen=True, slots=True)
-class PageCopy:
-    """One KV block of one group against its place in a DRAM chunk."""
+class PageCopies:
+    """KV blocks of one group against their places in DRAM chunks, as parallel arrays.
+
+    Block `blocks[i]` lies in chunk `chunks[i]` at position `subs[i]` of its blocks.
+    """
 
     group: int
+    blocks: Indices
+    chunks: Indices
+    subs: Indices
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def part(self, start: int, stop: int) -> PageCopies:
+        return PageCopies(
+            self.group, self.blocks[start:stop], self.chunks[start:stop], self.subs[start:stop]
+        )
+
+    def where(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> PageCopies:
+        return PageCopies(self.group, self.blocks[keep], self.chunks[keep], self.subs[keep])
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPage:
+    """A KV block whose load was refused, and the DRAM chunk at fault."""
+
+    job_id: int
     block_id: int
     chunk_id: int
-    sub: int
 
 
 @dataclass(slots=True)
@@ -91,6 +119,105 @@ class CopyPool:
             task()
 
 
+class HostCopies:
+    """The copies themselves: KV cache pages to and from rows of the DRAM tier, with checksums.
+
+    vLLM's scheduler sees to it that a chunk or block has one transfer at a time, so threads need no
+    lock here.
+    """
+
+    def __init__(
+        self,
+        kv_caches: CanonicalKVCaches,
+        *,
+        blocks_per_chunk: int,
+        make_dram_view: Callable[[int], torch.Tensor],
+    ) -> None:
+        self.blocks_per_chunk = blocks_per_chunk
+        self._pages: list[Rows] = []
+        self._dram: list[Rows] = []
+        for cache in kv_caches.tensors:
+            view = make_dram_view(cache.page_size_bytes * blocks_per_chunk)
+            self._pages.append(cache.tensor.view(torch.uint8).numpy())
+            self._dram.append(view.view(torch.uint8).numpy())
+        first = self._dram[0]
+        row_bytes = sum(rows.shape[1] for rows in self._dram)
+        # The tensors' parts of a chunk lie side by side: one row is one checksum.
+        self._rows: Rows = np.lib.stride_tricks.as_strided(
+            first, (first.shape[0], row_bytes), (first.strides[0], 1)
+        )
+        self._sums = np.zeros(first.shape[0], dtype=np.uint64)
+        self._tensors_of_group = [
+            tuple(dict.fromkeys(ref.tensor_idx for ref in refs))
+            for refs in kv_caches.group_data_refs
+        ]
+
+    def block_bytes(self, group: int) -> int:
+        return sum(self._pages[tensor].shape[1] for tensor in self._tensors_of_group[group])
+
+    def store(self, copies: PageCopies) -> None:
+        """Copies blocks into their chunks and notes the chunks' checksums.
+
+        A chunk's blocks must come in one call.
+        """
+        self._sums[copies.chunks] = _NO_CHECKSUM
+        for tensor in self._tensors_of_group[copies.group]:
+            self._copy(tensor, copies, kind=_STORE)
+        for chunk in np.unique(copies.chunks).tolist():
+            self._sums[chunk] = _checksum(self._rows[chunk])
+
+    def load(self, copies: PageCopies) -> PageCopies:
+        """Copies blocks out of their chunks; returns those whose chunk does not match its checksum.
+
+        Refused blocks keep what they held.
+        """
+        is_good = {
+            chunk: _checksum(self._rows[chunk]) == int(self._sums[chunk])
+            for chunk in np.unique(copies.chunks).tolist()
+        }
+        keep = np.fromiter((is_good[c] for c in copies.chunks.tolist()), bool, len(copies))
+        good = copies if keep.all() else copies.where(keep)
+        for tensor in self._tensors_of_group[copies.group]:
+            self._copy(tensor, good, kind=_LOAD)
+        return copies.where(~keep)
+
+    def release(self) -> None:
+        self._pages.clear()
+        self._dram.clear()
+        self._rows = np.empty((0, 0), np.uint8)
+
+    def _copy(self, tensor: int, copies: PageCopies, *, kind: int) -> None:
+        pages, dram = self._pages[tensor], self._dram[tensor]
+        if self.blocks_per_chunk > 1:
+            self._copy_parts(pages, dram, copies, kind=kind)
+            return
+        runs = list(_runs(copies))
+        if len(copies) >= _LONG_RUN * len(runs):
+            for start, stop in runs:
+                block, chunk = int(copies.blocks[start]), int(copies.chunks[start])
+                page_slice = pages[block : block + stop - start]
+                dram_slice = dram[chunk : chunk + stop - start]
+                if kind == _STORE:
+                    np.copyto(dram_slice, page_slice)
+                else:
+                    np.copyto(page_slice, dram_slice)
+        elif kind == _STORE:
+            dram[copies.chunks] = pages[copies.blocks]
+        else:
+            pages[copies.blocks] = dram[copies.chunks]
+
+    def _copy_parts(self, pages: Rows, dram: Rows, copies: PageCopies, *, kind: int) -> None:
+        size = pages.shape[1]
+        for block, chunk, sub in zip(
+            copies.blocks.tolist(), copies.chunks.tolist(), copies.subs.tolist(), strict=True
+        ):
+            slot = dram[chunk, sub * size : (sub + 1) * size]
+            if kind == _STORE:
+                np.copyto(slot, pages[block])
+            else:
+                np.copyto(pages[block], slot)
+
+
 class CpuCopyWorker(OffloadingWorker):
     """`OffloadingWorker` over `CanonicalKVCaches` in host memory.
 
@@ -108,29 +235,15 @@ class CpuCopyWorker(OffloadingWorker):
         num_threads: int,
         release: Callable[[], None] | None = None,
     ) -> None:
-        self._blocks_per_chunk = blocks_per_chunk
+        self.copies = HostCopies(
+            kv_caches, blocks_per_chunk=blocks_per_chunk, make_dram_view=make_dram_view
+        )
         self._release = release
-        self._pages: list[Rows] = []
-        self._dram: list[Rows] = []
-        self._sums: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
-        for cache in kv_caches.tensors:
-            page_bytes = cache.page_size_bytes
-            pages = cache.tensor.view(torch.uint8).numpy()
-            view = make_dram_view(page_bytes * blocks_per_chunk)
-            num_chunks = view.shape[0]
-            rows = view.view(torch.uint8).numpy()
-            self._pages.append(pages)
-            self._dram.append(rows)
-            self._sums.append(np.zeros((num_chunks, blocks_per_chunk), dtype=np.uint64))
-        self._tensors_of_group = [
-            tuple(dict.fromkeys(ref.tensor_idx for ref in refs))
-            for refs in kv_caches.group_data_refs
-        ]
         self._pool = CopyPool(num_threads)
         self._lock = threading.Lock()
         self._jobs: dict[int, _Job] = {}
         self._finished: deque[TransferResult] = deque()
-        self._refused: deque[tuple[int, PageCopy]] = deque()
+        self._refused: deque[RefusedPage] = deque()
 
     # --- OffloadingWorker ---
 
@@ -145,6 +258,8 @@ class CpuCopyWorker(OffloadingWorker):
         return True
 
     def get_finished(self) -> list[TransferResult]:
+        if self._jobs and not self._finished:
+            time.sleep(0)  # An engine that steps without computing would keep the GIL from us.
         finished: list[TransferResult] = []
         while self._finished:
             finished.append(self._finished.popleft())
@@ -159,20 +274,19 @@ class CpuCopyWorker(OffloadingWorker):
 
     def shutdown(self) -> None:
         self._pool.close()
-        self._pages.clear()
-        self._dram.clear()
+        self.copies.release()
         if self._release is not None:
             self._release()
             self._release = None
 
     # --- failures ---
 
-    def take_refused(self) -> list[tuple[int, PageCopy]]:
-        """(job id, page) of every load that was refused since the last call.
+    def take_refused(self) -> list[RefusedPage]:
+        """Every block whose load was refused since the last call.
 
-        A page is here no later than its job is in `get_finished`.
+        A block is here no later than its job is in `get_finished`.
         """
-        refused: list[tuple[int, PageCopy]] = []
+        refused: list[RefusedPage] = []
         while self._refused:
             refused.append(self._refused.popleft())
         return refused
@@ -182,50 +296,56 @@ class CpuCopyWorker(OffloadingWorker):
     def _submit(
         self, job_id: int, kind: int, gpu_spec: GPULoadStoreSpec, dram_spec: LoadStoreSpec
     ) -> None:
-        copies = list(plan_copies(gpu_spec, dram_spec.block_ids, self._blocks_per_chunk))
-        tasks = list(self._split(copies))
+        per_chunk = self.copies.blocks_per_chunk
+        planned = list(plan_copies(gpu_spec, dram_spec.block_ids, per_chunk))
+        total_bytes = sum(len(c) * self.copies.block_bytes(c.group) for c in planned)
+        tasks = [task for copies in planned for task in self._split(copies)]
         job = _Job(job_id, kind, len(tasks), time.perf_counter())
         if not tasks:
             self._finish(job)
             return
         with self._lock:
             self._jobs[job_id] = job
+        if total_bytes <= _INLINE_BYTES:
+            for task in tasks:
+                self._run_task(job, task)
+            return
         for task in tasks:
             self._pool.submit(kind, lambda task=task: self._run_task(job, task))  # type: ignore[misc]
 
-    def _split(self, copies: Sequence[PageCopy]) -> Iterator[list[PageCopy]]:
-        """Runs of pages of about `_TASK_BYTES`, so that threads share large jobs."""
-        task: list[PageCopy] = []
-        task_bytes = 0
-        for copy in copies:
-            task.append(copy)
-            task_bytes += self._page_bytes(copy)
-            if task_bytes >= _TASK_BYTES:
-                yield task
-                task, task_bytes = [], 0
-        if task:
-            yield task
+    def _split(self, copies: PageCopies) -> Iterator[PageCopies]:
+        """Parts of about `_TASK_BYTES` that share no chunk, for several threads to work on."""
+        per_task = max(1, _TASK_BYTES // self.copies.block_bytes(copies.group))
+        start = 0
+        while start < len(copies):
+            stop = min(start + per_task, len(copies))
+            while stop < len(copies) and copies.chunks[stop] == copies.chunks[stop - 1]:
+                stop += 1
+            yield copies.part(start, stop)
+            start = stop
 
-    def _page_bytes(self, copy: PageCopy) -> int:
-        return sum(self._pages[t].shape[1] for t in self._tensors_of_group[copy.group])
-
-    def _run_task(self, job: _Job, copies: Sequence[PageCopy]) -> None:
-        copy_page = self._store_page if job.kind == _STORE else self._load_page
-        num_bytes = 0
-        for copy in copies:
-            try:
-                is_good = copy_page(copy)
-            except Exception:
-                # Whatever went wrong with one page is a miss of that page, never a dead worker.
-                logger.exception("agentkv: copy of KV block %d failed", copy.block_id)
-                is_good = False
-                self._forget(copy)
-            if is_good:
-                num_bytes += self._page_bytes(copy)
-            elif job.kind == _LOAD:
-                self._refused.append((job.job_id, copy))
+    def _run_task(self, job: _Job, copies: PageCopies) -> None:
+        refused = copies
+        try:
+            if job.kind == _STORE:
+                self.copies.store(copies)
+                refused = copies.part(0, 0)
+            else:
+                refused = self.copies.load(copies)
+        except Exception:
+            # Whatever went wrong is a miss of these blocks, never a dead worker. A chunk that was
+            # not stored whole has no checksum and will be refused.
+            logger.exception("agentkv: copy of %d KV blocks failed", len(copies))
+        if job.kind == _LOAD:
+            self._refused.extend(
+                RefusedPage(job.job_id, block, chunk)
+                for block, chunk in zip(
+                    refused.blocks.tolist(), refused.chunks.tolist(), strict=True
+                )
+            )
+        num_copied = len(copies) - len(refused)
         with self._lock:
-            job.num_bytes += num_bytes
+            job.num_bytes += num_copied * self.copies.block_bytes(copies.group)
             job.tasks_left -= 1
             is_last = job.tasks_left == 0
         if is_last:
@@ -244,37 +364,11 @@ class CpuCopyWorker(OffloadingWorker):
             self._jobs.pop(job.job_id, None)
         job.done.set()
 
-    def _store_page(self, copy: PageCopy) -> bool:
-        for tensor in self._tensors_of_group[copy.group]:
-            source = self._pages[tensor][copy.block_id]
-            target = self._slot(tensor, copy)
-            np.copyto(target, source)
-            self._sums[tensor][copy.chunk_id, copy.sub] = _checksum(target)
-        return True
-
-    def _load_page(self, copy: PageCopy) -> bool:
-        is_good = True
-        for tensor in self._tensors_of_group[copy.group]:
-            target = self._pages[tensor][copy.block_id]
-            np.copyto(target, self._slot(tensor, copy))
-            is_good &= _checksum(target) == int(self._sums[tensor][copy.chunk_id, copy.sub])
-        return is_good
-
-    def _forget(self, copy: PageCopy) -> None:
-        for tensor in self._tensors_of_group[copy.group]:
-            self._sums[tensor][copy.chunk_id, copy.sub] = _NO_CHECKSUM
-
-    def _slot(self, tensor: int, copy: PageCopy) -> Rows:
-        page_bytes = self._pages[tensor].shape[1]
-        return self._dram[tensor][
-            copy.chunk_id, copy.sub * page_bytes : (copy.sub + 1) * page_bytes
-        ]
-
 
 def plan_copies(
     gpu_spec: GPULoadStoreSpec, chunk_ids: np.ndarray[Any, Any], blocks_per_chunk: int
-) -> Iterator[PageCopy]:
-    """Pairs each KV block of a job with its chunk and its place inside the chunk.
+) -> Iterator[PageCopies]:
+    """Pairs each KV block of a job with its chunk and its place inside the chunk, group by group.
 
     The first block of a group may lie inside a chunk: `block_indices` gives its logical index.
     """
@@ -285,14 +379,24 @@ def plan_copies(
         if num_blocks == 0:
             continue
         skipped = first_index % blocks_per_chunk
-        blocks = gpu_spec.block_ids[block_start : block_start + num_blocks].tolist()
-        for offset, block_id in enumerate(blocks, start=skipped):
-            chunk, sub = divmod(offset, blocks_per_chunk)
-            yield PageCopy(group, block_id, int(chunk_ids[chunk_start + chunk]), sub)
+        places = np.arange(skipped, skipped + num_blocks)
+        yield PageCopies(
+            group,
+            np.asarray(gpu_spec.block_ids[block_start : block_start + num_blocks], np.int64),
+            np.asarray(chunk_ids[chunk_start + places // blocks_per_chunk], np.int64),
+            places % blocks_per_chunk,
+        )
         block_start += num_blocks
         chunk_start += -(-(num_blocks + skipped) // blocks_per_chunk)
 
 
-def _checksum(page: Rows) -> int:
-    # 0 marks a page without a checksum; one in 2^64 real pages pays with a miss.
-    return xxhash.xxh3_64_intdigest(page.data) or 1
+def _runs(copies: PageCopies) -> Iterator[tuple[int, int]]:
+    """Stretches [start, stop) in which blocks and chunks both count up by one."""
+    breaks = np.flatnonzero((np.diff(copies.blocks) != 1) | (np.diff(copies.chunks) != 1)) + 1
+    edges = [0, *breaks.tolist(), len(copies)]
+    yield from (pair for pair in itertools.pairwise(edges) if pair[0] < pair[1])
+
+
+def _checksum(row: Rows) -> int:
+    # 0 marks a chunk without a checksum; one in 2^64 real chunks pays with a miss.
+    return xxhash.xxh3_64_intdigest(row.data) or 1

@@ -17,18 +17,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from agentkv.sessions import BlockRef
 
-
-class Group(NamedTuple):
-    """One KV cache group, measured in hash blocks.
-
-    `window` bounds the blocks a later turn reads before the end of its hit (sliding window, chunked
-    or recurrent layers); None: all of them. `per_chunk` is the unit of the DRAM tier.
-    """
-
-    group_id: int
-    per_block: int
-    per_chunk: int
-    window: int | None = None
+from .layout import Group
 
 
 class _Mark(NamedTuple):
@@ -83,22 +72,29 @@ class PoolOrder:
         for _, block in self._cached(refs):
             self._marks.pop(block.block_id, None)
 
-    def protect(self, refs: Sequence[BlockRef]) -> int:
-        """Moves a hit's free blocks to the very back, the first ref's block furthest from reuse last.
+    def protect(self, chains: Sequence[Sequence[BlockRef]]) -> list[int]:
+        """Moves the free blocks of these hits to the very back, the first chain's rearmost.
 
-        Pass a chain deepest first, so that its tail is reused before its head. Blocks that lie
-        before the window of their group are of no use to the hit and stay where they are.
+        Each chain comes deepest first, so that its tail is reused before its head. A block of
+        several chains belongs to the first; one before the window of its group is of no use to the
+        hit and stays where it is. Returns the number of blocks moved for each chain.
         """
-        blocks: list[KVCacheBlock] = []
-        end = refs[0][0] if refs else 0
-        for _, block in self._cached(refs, end):
-            self._marks.pop(block.block_id, None)
-            if block.ref_cnt == 0:
-                blocks.append(block)
-        for block in blocks:
-            self._pool.free_block_queue.remove(block)
-        self._pool.free_block_queue.append_n(blocks)
-        return len(blocks)
+        seen: set[int] = set()
+        moves: list[list[KVCacheBlock]] = []
+        for refs in chains:
+            moves.append([])
+            end = refs[0][0] if refs else 0
+            for _, block in self._cached(refs, end):
+                self._marks.pop(block.block_id, None)
+                if block.ref_cnt == 0 and block.block_id not in seen:
+                    seen.add(block.block_id)
+                    moves[-1].append(block)
+        queue = self._pool.free_block_queue
+        for blocks in reversed(moves):
+            for block in blocks:
+                queue.remove(block)
+            queue.append_n(blocks)
+        return [len(blocks) for blocks in moves]
 
     def count_front(self, limit: int) -> tuple[int, int]:
         """Counts blocks at the front of the queue, up to `limit`: (worthless, ready).

@@ -42,7 +42,10 @@ SYMBOLS = (
     Symbol(f"{_V1}.offloading_connector:OffloadingConnector.take_events", ("self",)),
     Symbol(f"{_V1}.base:KVConnectorBase_V1.get_transfer_results", ("self", "finished_req_ids")),
     Symbol(f"{_V1}.base:KVConnectorBase_V1.set_xfer_handshake_metadata_pp_aware", ("metadata",)),
-    Symbol(f"{_SCHEDULER}.__init__", mentions=("_req_status", "manager", "config")),
+    Symbol(
+        f"{_SCHEDULER}.__init__",
+        mentions=("_req_status", "manager", "config", "_current_batch_jobs_to_flush"),
+    ),
     Symbol(f"{_V1}.offloading.scheduler:RequestOffloadState", ("max_offload_tokens",)),
     Symbol(f"{_WORKER}.__init__", mentions=("worker", "spec", "_load_jobs")),
     Symbol(f"{_V1}.offloading.common:OffloadingWorkerMetadata", ("transfer_stats",)),
@@ -58,7 +61,9 @@ SYMBOLS = (
     Symbol(f"{_QUEUE}.prepend_n", ("self", "blocks")),
     Symbol(_BLOCK, ("ref_cnt", "next_free_block", "is_null")),
     # cache_policy.py and assembly.py
-    Symbol(f"{_LRU}.__init__", mentions=("chunks", "_ranks", "_evictable")),
+    Symbol(f"{_LRU}.__init__", mentions=("chunks", "_ranks", "_evictable", "_next_rank")),
+    Symbol(f"{_LRU}.insert", ("self", "key", "chunk")),
+    Symbol(f"{_LRU}._assign_new_rank", ("self", "key")),
     Symbol(f"{_LRU}._push_evictable", ("self", "key")),
     Symbol(f"{_LRU}._maybe_compact_heap", ("self",)),
     Symbol(f"{_LRU}.evict", ("self", "n", "protected")),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
@@ -18,19 +17,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
 from vllm.logger import init_logger
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.kv_offload.base import OffloadKey
+from vllm.v1.request import Request
 
 from agentkv import metrics
-from agentkv.clock import Clock
+from agentkv.appraisal import Deps
 from agentkv.controller import Controller
-from agentkv.cost_model import CostModel, LinkSpeed
-from agentkv.metrics import Recorder
+from agentkv.cost_model import LinkSpeed
 from agentkv.policy import Action
-from agentkv.sessions import BlockRef
 
+from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
-from .pool_order import Group, PoolOrder
+from .dead_blocks import DeadBlocks
+from .layout import Layout
+from .pool_order import PoolOrder
 from .step_timer import StepTimer
 from .translate import computed_hashes, scope_of, tag_of
 from .worker_side import LinkSpeeds
@@ -40,15 +40,6 @@ logger = init_logger("vllm.agentkv")
 _TIDY_EVERY_S = 1.0
 _STEPS_AHEAD = 2
 _Result = TypeVar("_Result")
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A turn that has arrived: what it lacks in the pool, and its DRAM keys under protection."""
-
-    request: Request
-    protected: list[OffloadKey]
-    wanted_blocks: int
 
 
 class _Hit(NamedTuple):
@@ -80,44 +71,37 @@ class SchedulerSide:
     def __init__(
         self,
         controller: Controller,
+        deps: Deps,
         *,
         dram: AgentKVCachePolicy,
         drop_from_dram: Callable[[OffloadKey], bool],
-        groups: Sequence[Group],
-        step_tokens: int,
-        costs: CostModel,
-        recorder: Recorder,
-        clock: Clock,
-        tokens_per_hash: int,
-        protect_arrived: bool,
+        layout: Layout,
+        arrived: ArrivedTurns,
     ) -> None:
         self.controller = controller
         self._dram = dram
         self._drop_from_dram = drop_from_dram
-        self._groups = tuple(groups)
-        self._costs = costs
-        self._recorder = recorder
-        self._clock = clock
-        self._tokens_per_hash = tokens_per_hash
-        self._protect_arrived = protect_arrived
-        self._step_blocks = self._blocks(step_tokens)
+        self._layout = layout
+        self._arrived = arrived
+        self._costs = deps.costs
+        self._footprint = deps.footprint
+        self._recorder = deps.recorder
+        self._clock = deps.clock
+        self._step_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
         self._timer = StepTimer()
         self._requests: dict[str, Request] = {}
-        # Turns that wait for blocks, in order of arrival.
-        self._waiting: dict[str, _Waiting] = {}
         self._hits: dict[str, _Hit] = {}
-        self._dead_in_use: list[BlockRef] = []
-        # Died since the last step was put together; see `_discard_dead`.
-        self._dead_keys: list[OffloadKey] = []
+        # Loads under way: when the turn got its blocks, and how many tokens they are for.
+        self._loads: dict[str, tuple[float, int]] = {}
+        self._num_preemptions: dict[str, int] = {}
+        self._dead = DeadBlocks(dram, layout)
         self._damaged: set[OffloadKey] = set()
-        self._order_is_stale = False
-        self._has_freed_blocks = False
-        self._tidied_at_s = clock.monotonic_s()
+        self._tidied_at_s = self._clock.monotonic_s()
         self._faults: set[str] = set()
 
     def attach_pool(self, pool: BlockPool) -> None:
-        self._order = PoolOrder(pool, self._groups)
+        self._order = PoolOrder(pool, self._layout.groups)
 
     def fault(self, where: str) -> None:
         """Counts the exception being handled; the first one of each place is logged."""
@@ -149,7 +133,7 @@ class SchedulerSide:
     def before_match(self) -> None:
         """vLLM is about to look up a turn's prefix, and perhaps to give it blocks."""
         if self._order is not None:
-            self._put_arrived_last(self._order)
+            self._arrived.renew(self._order, near_blocks=self._wanted_blocks())
 
     @_never_raises
     def on_matched(self, request: Request, gpu_hit_tokens: int, *, is_short: bool) -> None:
@@ -159,11 +143,12 @@ class SchedulerSide:
     @_never_raises
     def on_allocated(self, request: Request, dram_hit_tokens: int) -> None:
         hit = self._hits.pop(request.request_id, _Hit(0, False))
-        if request.request_id not in self._waiting:
+        if not self._arrived.remove(request.request_id):
             return
         if hit.is_short:
             self._recorder.count(metrics.SHORT_HITS_SKIPPED)
-        self._got_blocks(request.request_id)
+        if dram_hit_tokens:
+            self._loads[request.request_id] = (self._clock.monotonic_s(), dram_hit_tokens)
         self.controller.turn_scheduled(
             request.request_id,
             gpu_hit_tokens=hit.gpu_tokens,
@@ -171,32 +156,48 @@ class SchedulerSide:
         )
 
     @_never_raises
+    def on_received(self, request_ids: Iterable[str]) -> None:
+        """Loads have arrived: learn how long a turn waits for one."""
+        for request_id in request_ids:
+            started_s, num_tokens = self._loads.pop(request_id, (0.0, 0))
+            if num_tokens:
+                kv_bytes = self._footprint.bytes_for(num_tokens)
+                self._costs.observe_load(kv_bytes, self._clock.monotonic_s() - started_s)
+
+    @_never_raises
     def on_finished(self, request: Request) -> None:
         request_id = request.request_id
         if self._requests.pop(request_id, None) is None:
             return
-        self._got_blocks(request_id)
+        self._arrived.remove(request_id)
         self._hits.pop(request_id, None)
+        self._loads.pop(request_id, None)
+        self._num_preemptions.pop(request_id, None)
         self.controller.turn_finished(
             request_id,
-            hashes=computed_hashes(request, self._tokens_per_hash),
+            hashes=computed_hashes(request, self._layout.tokens_per_hash),
             num_tokens=request.num_tokens,
         )
-        self._order_is_stale = self._has_freed_blocks = True
+        self._arrived.note_freed(self._layout.blocks(request.num_computed_tokens))
+        self._dead.note_freed()
 
     @_never_raises
     def on_scheduled(self, output: SchedulerOutput) -> None:
         """A step was put together."""
+        preempted = [
+            self._requests[i] for i in output.preempted_req_ids or () if i in self._requests
+        ]
+        for request in preempted:
+            self._num_preemptions[request.request_id] = request.num_preemptions
         self._timer.scheduled(output, self._clock.monotonic_s())
-        # vLLM has just refreshed the rank of all that finished requests had used.
-        self._dram.mark_worthless(self._dead_keys)
-        self._dead_keys.clear()
-        for request_id in output.preempted_req_ids or ():
-            request = self._requests.get(request_id)
-            if request is not None:
-                self.controller.turn_preempted(request_id)
-                self._wait_for_blocks(request)
-                self._has_freed_blocks = True
+        self._dead.remind_dram()
+        num_freed = self._layout.windowed_blocks(output.total_num_scheduled_tokens)
+        if num_freed:
+            self._arrived.note_freed(num_freed)
+        for request in preempted:
+            self.controller.turn_preempted(request.request_id)
+            self._wait_for_blocks(request)
+            self._dead.note_freed()
 
     @_never_raises
     def on_step_end(self) -> None:
@@ -215,7 +216,7 @@ class SchedulerSide:
             self._record_pool(self._order)
         self._discard_dead(self._order)
         self._make_room(self._order)
-        self._put_arrived_last(self._order)
+        self._arrived.renew(self._order, near_blocks=self._wanted_blocks())
 
     def set_links(self, links: LinkSpeeds) -> None:
         """The speeds measured at start replace the assumed ones."""
@@ -255,8 +256,9 @@ class SchedulerSide:
         something to load (`build_connector_meta` takes every job of a preempted request for a
         store). Such a request has to wait for one step.
         """
-        is_waiting = request.request_id in self._waiting
-        return request.status is RequestStatus.PREEMPTED and not is_waiting
+        if request.request_id not in self._requests:
+            return False
+        return bool(request.num_preemptions > self._num_preemptions.get(request.request_id, 0))
 
     @_never_raises
     def is_short_hit(self, num_tokens: int) -> bool:
@@ -267,48 +269,26 @@ class SchedulerSide:
     def on_reset(self) -> None:
         """vLLM dropped its caches and the DRAM tier."""
         self.controller.clear()
-        self._dead_in_use.clear()
-        self._dead_keys.clear()
+        self._dead.clear()
         self._damaged.clear()
-        for waiting in self._waiting.values():
-            self._dram.protect(waiting.protected)
+        self._arrived.restore()
         if self._order is not None:
             self._order.clear()
 
     # --- what follows from it ---
 
     def _wait_for_blocks(self, request: Request) -> None:
-        """The turn's KV is protected from now until it has its blocks: in DRAM and in the pool."""
-        keys: list[OffloadKey] = []
-        if self._protect_arrived:
-            keys = self._keys(enumerate(request.block_hashes, start=1))
-            self._dram.protect(keys)
-        waiting = _Waiting(request, keys, self._blocks(request.num_tokens))
-        self._waiting[request.request_id] = waiting
+        self._arrived.add(request, self._order)
         if self._order is not None:
-            self._secure(self._order, waiting)
             self._make_room(self._order)
-            self._order_is_stale = True
-
-    def _got_blocks(self, request_id: str) -> None:
-        waiting = self._waiting.pop(request_id, None)
-        if waiting is not None:
-            self._dram.unprotect(waiting.protected)
 
     def _discard_dead(self, order: PoolOrder) -> None:
-        """Blocks that died go first, except those a session has taken up again meanwhile."""
+        sessions = self.controller.sessions
         died = self.controller.take_dead()
-        if not died and not (self._dead_in_use and self._has_freed_blocks):
-            return
-        self._has_freed_blocks = False
-        tree = self.controller.sessions.tree
-        dead = [ref for ref in (*self._dead_in_use, *died) if ref[1] not in tree]
-        keys = self._keys(dead)
-        self._dram.mark_worthless(keys)
-        self._dead_keys.extend(keys)
-        num_moved, self._dead_in_use = order.discard(dead)
+        num_moved, is_awaited = self._dead.discard(order, died, sessions.tree)
         self._recorder.count(metrics.GIVEN_UP_BLOCKS, "dead", by=num_moved)
-        self._order_is_stale = True  # a turn that waits may be about to use some of them
+        if is_awaited:
+            self._arrived.mark_stale()
 
     def _make_room(self, order: PoolOrder) -> None:
         """Readies as many blocks as requests want now, as far as pauses can give them."""
@@ -323,7 +303,7 @@ class SchedulerSide:
             num_moved, _ = order.give_up(victim.refs)
             self._recorder.count(metrics.GIVEN_UP_BLOCKS, victim.action.value, by=num_moved)
             if victim.action is Action.RECOMPUTE:
-                self._dram.mark_worthless(self._keys(victim.refs))
+                self._dram.mark_worthless(self._layout.keys(victim.refs))
             num_ready += num_moved
             if num_ready >= wanted:
                 return
@@ -334,53 +314,14 @@ class SchedulerSide:
         Beyond a few steps' worth of computing and one whole load, more is not looked at: the walk
         over the free queue stays short however long the queue of requests is.
         """
-        wanted = largest = 0
-        for waiting in self._waiting.values():
-            wanted += waiting.wanted_blocks
-            largest = max(largest, waiting.wanted_blocks)
+        wanted, largest = self._arrived.wanted_blocks()
         for request_id, request in self._requests.items():
-            if request_id not in self._waiting:
-                wanted += self._blocks(max(1, request.num_tokens - request.num_computed_tokens))
+            if request_id not in self._arrived:
+                num_left = max(1, request.num_tokens - request.num_computed_tokens)
+                wanted += self._layout.blocks(num_left)
         return min(wanted, _STEPS_AHEAD * self._step_blocks + largest + len(self._requests))
-
-    def _put_arrived_last(self, order: PoolOrder) -> None:
-        """Blocks of waiting turns go to the back of the queue, the next turn to run rearmost."""
-        if not self._order_is_stale:
-            return
-        self._order_is_stale = False
-        for waiting in reversed(self._waiting.values()):
-            self._secure(order, waiting)
-
-    def _secure(self, order: PoolOrder, waiting: _Waiting) -> None:
-        """Notes what the turn finds in the pool; protects it, or at least does not give it up."""
-        hashes = waiting.request.block_hashes
-        depth = order.cached_depth(hashes)
-        waiting.wanted_blocks = self._blocks(
-            waiting.request.num_tokens - depth * self._tokens_per_hash
-        )
-        refs = [(i, hashes[i - 1]) for i in range(depth, 0, -1)]
-        if self._protect_arrived:
-            self._recorder.count(metrics.PROTECTED_BLOCKS, by=order.protect(refs))
-        else:
-            order.keep(refs)
 
     def _record_pool(self, order: PoolOrder) -> None:
         num_free = order.num_free_blocks
         self._recorder.gauge(metrics.BLOCKS, "free", value=num_free)
         self._recorder.gauge(metrics.BLOCKS, "used", value=order.num_blocks - num_free)
-
-    def _blocks(self, num_tokens: int) -> int:
-        """KV blocks that so many new tokens take, over all groups."""
-        num_hashes = -(-num_tokens // self._tokens_per_hash)
-        return sum(
-            -(-min(num_hashes, group.window or num_hashes) // group.per_block)
-            for group in self._groups
-        )
-
-    def _keys(self, refs: Iterable[BlockRef]) -> list[OffloadKey]:
-        return [
-            make_offload_key(block_hash, group.group_id)
-            for depth, block_hash in refs
-            for group in self._groups
-            if depth % group.per_chunk == 0
-        ]

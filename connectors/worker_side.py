@@ -101,7 +101,9 @@ def _speed_of(worker: OffloadingWorker, job_id: int) -> float | None:
         for result in worker.get_finished():
             if result.job_id == job_id:
                 seconds = result.transfer_time or (time.perf_counter() - started_s)
-                return float(result.transfer_size or 0) / seconds if seconds > 0 else None
+                num_bytes = float(result.transfer_size or 0)
+                # A job whose pages all failed moved nothing: that is no speed.
+                return num_bytes / seconds if num_bytes > 0 and seconds > 0 else None
         time.sleep(0.0005)
     logger.warning("agentkv: a copy did not finish within %.0f s at start", _PROBE_TIMEOUT_S)
     return None

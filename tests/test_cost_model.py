@@ -337,3 +337,29 @@ def test_the_reload_starts_before_the_earliest_return() -> None:
     assert prefetch_start_s(2.0, reload_s=0.1) == pytest.approx(1.8)
     assert prefetch_start_s(2.0, reload_s=0.5) == pytest.approx(1.5)
     assert prefetch_start_s(2.0, reload_s=3.0) == 0.0
+
+
+def test_what_a_copy_does_not_explain_of_a_load_is_learned_as_its_overhead() -> None:
+    costs = CostModel(PrefillCurve(), LinkSpeed(1e9), LinkSpeed(1e9))
+    assert costs.reload_s(0) == 0.0
+    for _ in range(50):
+        costs.observe_load(kv_bytes=1e6, seconds=0.004)
+    assert costs.load_overhead_s == pytest.approx(0.003)
+    assert costs.reload_s(2e6) == pytest.approx(0.005)
+    costs.observe_load(kv_bytes=1e6, seconds=50.0)
+    assert costs.load_overhead_s < 0.006
+    for seconds in (math.nan, -1.0, 0.0):
+        costs.observe_load(kv_bytes=1e6, seconds=seconds)
+    assert costs.load_overhead_s < 0.006
+
+
+def test_the_overhead_of_a_load_makes_short_hits_not_worth_it() -> None:
+    curve = PrefillCurve()
+    for step in range(1, 200):
+        tokens = 64 * (step % 8 + 1)
+        curve.observe(new_tokens=tokens, pairs=tokens * tokens / 2, seconds=tokens / 10_000)
+    costs = CostModel(curve, LinkSpeed(10e9), LinkSpeed(10e9))
+    before = costs.min_load_tokens(bytes_per_token=1000)
+    costs.observe_load(kv_bytes=1e6, seconds=0.0101)
+    after = costs.min_load_tokens(bytes_per_token=1000)
+    assert before < 5 and 80 < after < 130

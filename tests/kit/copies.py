@@ -6,13 +6,14 @@ early is really overwritten under it. `wait` (vLLM's fence) forces the jobs it i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, TransferResult
 
-from agentkv.connectors.cpu_worker import CpuCopyWorker, PageCopy
+from agentkv.connectors.cpu_worker import CpuCopyWorker, HostCopies, PageCopies
 
 FOREVER = 1 << 30
 BYTES_PER_S = 4e9
@@ -24,7 +25,7 @@ class CopyScript:
 
     store_delay_steps: int = 0
     load_delay_steps: int = 0
-    fails: Callable[[PageCopy], bool] | None = None
+    is_failing: bool = False
 
 
 @dataclass
@@ -102,7 +103,20 @@ class ScriptedCopyWorker(CpuCopyWorker):
         if job_id < 0 or late.steps_left <= 0:
             self.release(job_id)
 
-    def _load_page(self, copy: PageCopy) -> bool:
-        if self.script.fails is not None and self.script.fails(copy):
-            return False
-        return super()._load_page(copy)
+    def _run_task(self, job: Any, copies: PageCopies) -> None:
+        with fail_loads(self.copies) if self.script.is_failing else contextlib.nullcontext():
+            super()._run_task(job, copies)
+
+
+@contextlib.contextmanager
+def fail_loads(copies: HostCopies) -> Iterator[None]:
+    """Every load raises, as from a broken machine."""
+
+    def broken(_: PageCopies) -> PageCopies:
+        raise OSError("scripted")
+
+    copies.load = broken  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del copies.load  # type: ignore[method-assign]

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
-from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from kit.build import build, watch_new_blocks
+from kit.canary import VOCABULARY, answer
+from kit.clean import find_leaks
+from kit.copies import CopyScript, ScriptedCopyWorker
+from kit.engine_config import BLOCK_TOKENS, Kind, RigConfig
+from kit.runner import StubRunner
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_offload.base import make_offload_key
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from agentkv.clock import ManualClock
-from agentkv.connectors.worker_side import LinkSpeeds
-from kit.canary import VOCABULARY, answer
-from kit.clean import find_leaks
-from kit.copies import BYTES_PER_S, CopyScript, ScriptedCopyWorker
-from kit.engine_config import BLOCK_TOKENS, Kind, RigConfig, kv_cache_config, resolve, vllm_config
-from kit.runner import KvMemory, StubRunner
 
 _MAX_STEPS = 3000
 
@@ -77,16 +70,12 @@ class Rig:
         self.script = CopyScript()
         self.is_spoilt = False
         self.before_update: Callable[[], None] | None = None
-        self._vllm_config = vllm_config(config)
-        self._kv_config = kv_cache_config(config)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
-        with self._patched():
-            self.scheduler = self._build_scheduler()
+        parts = build(config, self.clock, self.script)
+        self.scheduler, self.worker, self.memory = parts
         self.pool = self.scheduler.kv_cache_manager.block_pool
-        self._fresh = self._watch_new_blocks()
-        self.memory = KvMemory.allocate(self._kv_config)
-        self.worker = self._build_worker()
+        self._fresh = watch_new_blocks(self.pool)
         self.runner = StubRunner(self.memory, self.worker)
         if self.worker is not None:
             self.runner.on_step = self.copies.tick
@@ -296,7 +285,7 @@ class Rig:
         key = make_offload_key(self.hashes(tokens)[block], group)
         chunk = self.dram.get(key)
         assert chunk is not None and chunk.is_ready
-        self.copies._dram[1][chunk.chunk_id, 77] ^= 1
+        self.copies.copies._dram[1][chunk.chunk_id, 77] ^= 1
 
     def drop_gpu_cache(self) -> None:
         """Empties the pool; DRAM stays."""
@@ -316,88 +305,3 @@ class Rig:
         self.scheduler.shutdown()
         if self.worker is not None:
             self.worker.shutdown()
-
-    # --- building ---
-
-    @contextlib.contextmanager
-    def _patched(self) -> Iterator[None]:
-        """Our time, our copies and a small DRAM tier, for what is built inside."""
-        connectors = "agentkv.connectors"
-        copies = functools.partial(ScriptedCopyWorker, script=self.script)
-        with (
-            mock.patch(f"{connectors}.assembly.SystemClock", lambda: self.clock),
-            mock.patch(f"{connectors}.spec.CpuCopyWorker", copies),
-            mock.patch(
-                f"{connectors}.connector.resolve_extra_config",
-                lambda extra, **_: resolve(extra, self.config),
-            ),
-        ):
-            yield
-
-    def _build_scheduler(self) -> Scheduler:
-        cls = self._vllm_config.scheduler_config.get_scheduler_cls()
-        return cls(
-            vllm_config=self._vllm_config,
-            kv_cache_config=self._kv_config,
-            structured_output_manager=StructuredOutputManager(self._vllm_config),
-            block_size=BLOCK_TOKENS,
-            hash_block_size=BLOCK_TOKENS,
-            log_stats=True,
-        )
-
-    def _build_worker(self) -> Any:
-        if self.config.kind is Kind.NONE:
-            return None
-        with self._patched():
-            worker = KVConnectorFactory.create_connector(
-                self._vllm_config, KVConnectorRole.WORKER, self._kv_config
-            )
-            worker.register_kv_caches(self.memory.tensors)
-        if self.config.kind is Kind.AGENTKV:
-            links = LinkSpeeds(store_bytes_per_s=BYTES_PER_S, load_bytes_per_s=BYTES_PER_S)
-            self.connector.set_xfer_handshake_metadata_pp_aware({(0, 0): links})
-        return worker
-
-    def _watch_new_blocks(self) -> set[int]:
-        """Gathers the ids the pool hands out, so that their old content can be poisoned."""
-        fresh: set[int] = set()
-        original = self.pool.get_new_blocks
-
-        def get_new_blocks(num_blocks: int) -> Any:
-            new = original(num_blocks)
-            fresh.update(block.block_id for block in new)
-            return new
-
-        self.pool.get_new_blocks = get_new_blocks
-        return fresh
-
-
-class Agent:
-    """One agent run: each turn's prompt is all before it plus what the tool said."""
-
-    def __init__(self, rig: Rig, name: str, seed: int, num_blocks: float, **kwargs: Any) -> None:
-        self.rig = rig
-        self.name = name
-        self.context = prompt(seed, blocks(num_blocks))
-        self._seed = seed
-        self._kwargs = kwargs
-        self._num_turns = 0
-        self._last = ""
-
-    def arrive(self, *, tool_tokens: int = 5, max_tokens: int = 4, **kwargs: Any) -> str:
-        """The next turn enters the queue; returns its request id."""
-        if self._num_turns:
-            self.context += self.rig.results[self._last].tokens
-            self.context += prompt(self._seed * 1000 + self._num_turns, tool_tokens)
-        self._last = f"{self.name}.{self._num_turns}"
-        self._num_turns += 1
-        session = None if self._kwargs.get("is_anonymous") else self.name
-        self.rig.add(self._last, self.context, max_tokens=max_tokens, session=session, **kwargs)
-        return self._last
-
-    def turn(self, **kwargs: Any) -> Result:
-        """A whole turn, alone on the engine."""
-        request_id = self.arrive(**kwargs)
-        self.rig.settle()
-        self.rig.check_answer(request_id)
-        return self.rig.results[request_id]

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from kit.canary import VOCABULARY, Canary, CanaryError, first_read, next_token
+from kit.engine_config import BLOCK_TOKENS, HEAD_SIZE
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig, SlidingWindowSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-
-from kit.canary import VOCABULARY, Canary, CanaryError, first_read, next_token
-from kit.engine_config import BLOCK_TOKENS, HEAD_SIZE
 
 
 @dataclass

@@ -1,0 +1,85 @@
+"""A fault inside agentkv is counted and costs a hit at most: never an error, a hang or a leak."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit import Agent, Rig, blocks
+from kit.clean import engine_leaks
+
+from agentkv.appraisal import Appraiser
+from agentkv.connectors.arrived import ArrivedTurns
+from agentkv.connectors.cache_policy import AgentKVCachePolicy
+from agentkv.connectors.dead_blocks import DeadBlocks
+from agentkv.connectors.pool_order import PoolOrder
+from agentkv.connectors.step_timer import StepTimer
+from agentkv.controller import Controller
+from agentkv.cost_model import LinkSpeed
+from agentkv.sessions import SessionTracker
+
+RigFactory = Callable[..., Rig]
+FAULTS = [
+    (Controller, "turn_arrived"),
+    (Controller, "turn_scheduled"),
+    (Controller, "turn_finished"),
+    (Controller, "turn_preempted"),
+    (Appraiser, "observe_demand"),
+    (Controller, "victims"),
+    (Appraiser, "min_load_tokens"),
+    (Controller, "take_dead"),
+    (Controller, "tidy"),
+    (Controller, "clear"),
+    (SessionTracker, "turn"),
+    (SessionTracker, "finish"),
+    (ArrivedTurns, "add"),
+    (ArrivedTurns, "remove"),
+    (ArrivedTurns, "renew"),
+    (AgentKVCachePolicy, "protect"),
+    (AgentKVCachePolicy, "key_of_chunk"),
+    (DeadBlocks, "remind_dram"),
+    (PoolOrder, "cached_depth"),
+    (PoolOrder, "protect"),
+    (PoolOrder, "give_up"),
+    (PoolOrder, "discard"),
+    (PoolOrder, "count_front"),
+    (StepTimer, "scheduled"),
+    (StepTimer, "finished"),
+    (LinkSpeed, "observe"),
+]
+
+
+def _broken(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("broken on purpose")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), FAULTS, ids=lambda part: getattr(part, "__name__", part)
+)
+def test_a_fault_anywhere_is_survived(
+    make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """Turns, pressure, loads, a damaged block, an end, resets: all with one part broken."""
+    rig = make_rig(pool_blocks=30, max_num_seqs=2)
+    rig.is_spoilt = True  # the fault counter itself
+    agents = [Agent(rig, f"agent{i}", i + 1, 5.5) for i in range(4)]
+    for agent in agents[:2]:
+        agent.turn()
+    monkeypatch.setattr(owner, name, _broken)
+    for agent in agents:
+        agent.turn(tag={"tool": "bash"})
+    rig.drop_gpu_cache()
+    rig.flip_dram_byte(agents[0].context, 2)
+    ids = [agent.arrive(tool_tokens=blocks(2), max_tokens=20) for agent in agents]
+    rig.step(3)
+    while rig.scheduler.kv_holding_waiting:
+        rig.step()
+    assert rig.scheduler.reset_prefix_cache(reset_running_requests=True)
+    rig.clock.advance(2)
+    rig.settle(max_steps=500)
+    for request_id in ids:
+        rig.check_answer(request_id)
+    agents[0].turn(tag={"last_turn": True})
+    rig.scheduler.reset_prefix_cache(reset_connector=True)
+    agents[1].turn()
+    assert rig.counter("agentkv:faults") > 0, "the broken part was used"
+    assert list(engine_leaks(rig)) == []
