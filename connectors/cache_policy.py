@@ -9,11 +9,13 @@ knows the sessions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
 from vllm.v1.kv_offload.cpu.policies.lru import LRUCachePolicy
+
+Victims = list[tuple[OffloadKey, ChunkStatus]]
 
 _BELOW_ALL = -(1 << 62)
 _ABOVE_ALL = 1 << 62
@@ -27,6 +29,8 @@ class AgentKVCachePolicy(LRUCachePolicy):
         self._num_worthless = 0
         self._num_arrived = 0
         self._arrived: Counter[OffloadKey] = Counter()
+        # Called before blocks are chosen for eviction: the last moment to protect some.
+        self.before_evict: Callable[[], None] | None = None
 
     def mark_worthless(self, keys: Iterable[OffloadKey]) -> int:
         """Ranks these blocks below all others, the first one lowest; returns how many were here.
@@ -45,10 +49,6 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     def is_worthless(self, key: OffloadKey) -> bool:
         return bool(self._ranks.get(key, 0) < 0)
-
-    def is_any_awaited(self, keys: Iterable[OffloadKey]) -> bool:
-        """Whether a turn that has arrived wants one of these blocks, stored or not."""
-        return any(key in self._arrived for key in keys)
 
     def protect(self, keys: Iterable[OffloadKey]) -> None:
         """These blocks belong to a turn that has arrived; `unprotect` must follow.
@@ -72,6 +72,12 @@ class AgentKVCachePolicy(LRUCachePolicy):
                     self._next_rank += 1
                     self._rank(key, self._next_rank)
         self._maybe_compact_heap()
+
+    def evict(self, n: int, protected: set[OffloadKey]) -> Victims | None:
+        if n and self.before_evict is not None:
+            self.before_evict()
+        victims: Victims | None = super().evict(n, protected)
+        return victims
 
     def insert(self, key: OffloadKey, chunk: ChunkStatus) -> None:
         super().insert(key, chunk)

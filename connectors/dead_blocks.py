@@ -36,21 +36,21 @@ class DeadBlocks:
 
     def discard(
         self, order: PoolOrder, died: Iterable[BlockRef], alive: PrefixTree
-    ) -> tuple[int, bool]:
+    ) -> tuple[int, list[BlockRef]]:
         """Puts them to the front, except those a session has taken up again meanwhile.
 
-        Returns the number of blocks moved in the pool, and whether a waiting turn wants some.
+        Returns the number of blocks moved in the pool, and the dead ones.
         """
         refs = [*self._in_use, *died]
         if not refs or (len(refs) == len(self._in_use) and not self._checks_left):
-            return 0, False
+            return 0, []
         self._checks_left = max(0, self._checks_left - 1)
         dead = [ref for ref in refs if ref[1] not in alive]
         keys = self._layout.keys(dead)
         self._dram.mark_worthless(keys)
         self._new_keys.extend(keys)
         num_moved, self._in_use = order.discard(dead)
-        return num_moved, self._dram.is_any_awaited(keys)
+        return num_moved, dead
 
     def remind_dram(self) -> None:
         """To be called when vLLM has finalized requests: that refreshes all that they had used."""

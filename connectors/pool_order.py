@@ -8,6 +8,7 @@ keep working.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -96,6 +97,16 @@ class PoolOrder:
             queue.append_n(blocks)
         return [len(blocks) for blocks in moves]
 
+    def has_marks(self, chain: Sequence[BlockRef]) -> bool:
+        """Whether blocks at the end of this chain, given deepest first, lie at the front.
+
+        Blocks are given up from the end of a chain, so the end tells.
+        """
+        if not self._marks:
+            return False
+        end = chain[: max(group.per_block for group in self._groups)]
+        return any(self._mark(block) is not None for _, block in self._cached(end))
+
     def count_front(self, limit: int) -> tuple[int, int]:
         """Counts blocks at the front of the queue, up to `limit`: (worthless, ready).
 
@@ -112,14 +123,10 @@ class PoolOrder:
     def cached_depth(self, hashes: Sequence[bytes]) -> int:
         """The longest prefix of this chain that a turn would find in the pool, in hash blocks.
 
-        Full attention needs every block, a window only those before the end of the hit.
+        Full attention needs every block, a window only those before the end of the hit. A chain
+        loses its tail first, so the end is found by bisection; an odd gap would make it too long.
         """
-        full = [group for group in self._groups if group.window is None]
-        depth = 0
-        for index, block_hash in enumerate(hashes, start=1):
-            if not all(self._holds(group, index, block_hash) for group in full):
-                break
-            depth = index
+        depth = self._full_depth(hashes)
         windowed = [group for group in self._groups if group.window is not None]
         while depth and windowed:
             gap = max(self._gap(group, hashes, depth) for group in windowed)
@@ -132,6 +139,15 @@ class PoolOrder:
         self._marks.clear()
 
     # --- parts ---
+
+    def _full_depth(self, hashes: Sequence[bytes]) -> int:
+        full = [group for group in self._groups if group.window is None]
+
+        def is_held(depth: int) -> bool:
+            ends = ((group, depth - depth % group.per_block) for group in full)
+            return all(self._holds(group, end, hashes[end - 1]) for group, end in ends if end)
+
+        return bisect.bisect_left(range(1, len(hashes) + 1), True, key=lambda d: not is_held(d))
 
     def _holds(self, group: Group, depth: int, block_hash: bytes) -> bool:
         """Whether the pool holds the group's block that ends here, if one does."""

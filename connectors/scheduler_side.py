@@ -24,13 +24,13 @@ from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
 from agentkv.cost_model import LinkSpeed
-from agentkv.policy import Action
 
 from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
 from .dead_blocks import DeadBlocks
 from .layout import Layout
 from .pool_order import PoolOrder
+from .room import Room
 from .step_timer import StepTimer
 from .translate import computed_hashes, scope_of, tag_of
 from .worker_side import LinkSpeeds
@@ -38,7 +38,6 @@ from .worker_side import LinkSpeeds
 logger = init_logger("vllm.agentkv")
 
 _TIDY_EVERY_S = 1.0
-_STEPS_AHEAD = 2
 _Result = TypeVar("_Result")
 
 
@@ -87,7 +86,6 @@ class SchedulerSide:
         self._footprint = deps.footprint
         self._recorder = deps.recorder
         self._clock = deps.clock
-        self._step_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
         self._timer = StepTimer()
         self._requests: dict[str, Request] = {}
@@ -96,9 +94,11 @@ class SchedulerSide:
         self._loads: dict[str, tuple[float, int]] = {}
         self._num_preemptions: dict[str, int] = {}
         self._dead = DeadBlocks(dram, layout)
+        self._room = Room(controller, deps, arrived, self._requests, dram=dram, layout=layout)
         self._damaged: set[OffloadKey] = set()
         self._tidied_at_s = self._clock.monotonic_s()
         self._faults: set[str] = set()
+        dram.before_evict = self.before_dram_evicts
 
     def attach_pool(self, pool: BlockPool) -> None:
         self._order = PoolOrder(pool, self._layout.groups)
@@ -133,7 +133,12 @@ class SchedulerSide:
     def before_match(self) -> None:
         """vLLM is about to look up a turn's prefix, and perhaps to give it blocks."""
         if self._order is not None:
-            self._arrived.renew(self._order, near_blocks=self._wanted_blocks())
+            self._room.protect(self._order)
+
+    @_never_raises
+    def before_dram_evicts(self) -> None:
+        """The DRAM tier is about to choose what to evict."""
+        self._arrived.protect_in_dram()
 
     @_never_raises
     def on_matched(self, request: Request, gpu_hit_tokens: int, *, is_short: bool) -> None:
@@ -208,6 +213,9 @@ class SchedulerSide:
             self._costs.prefill.observe(
                 new_tokens=sample.new_tokens, pairs=sample.pairs, seconds=sample.seconds
             )
+        if self._damaged:
+            # A block that another load still reads is dropped after it.
+            self._damaged = {key for key in self._damaged if not self._drop_from_dram(key)}
         if self._order is None:
             return
         if now_s - self._tidied_at_s >= _TIDY_EVERY_S:
@@ -215,8 +223,7 @@ class SchedulerSide:
             self.controller.tidy()
             self._record_pool(self._order)
         self._discard_dead(self._order)
-        self._make_room(self._order)
-        self._arrived.renew(self._order, near_blocks=self._wanted_blocks())
+        self._room.make(self._order)
 
     def set_links(self, links: LinkSpeeds) -> None:
         """The speeds measured at start replace the assumed ones."""
@@ -237,8 +244,6 @@ class SchedulerSide:
             key = self._dram.key_of_chunk(chunk_id)
             if key is not None:
                 self._damaged.add(key)
-        # A block that another load still reads is dropped after it.
-        self._damaged = {key for key in self._damaged if not self._drop_from_dram(key)}
 
     # --- what the connector asks ---
 
@@ -280,46 +285,15 @@ class SchedulerSide:
     def _wait_for_blocks(self, request: Request) -> None:
         self._arrived.add(request, self._order)
         if self._order is not None:
-            self._make_room(self._order)
+            self._room.make(self._order)
 
     def _discard_dead(self, order: PoolOrder) -> None:
         sessions = self.controller.sessions
         died = self.controller.take_dead()
-        num_moved, is_awaited = self._dead.discard(order, died, sessions.tree)
+        num_moved, dead = self._dead.discard(order, died, sessions.tree)
         self._recorder.count(metrics.GIVEN_UP_BLOCKS, "dead", by=num_moved)
-        if is_awaited:
-            self._arrived.mark_stale()
-
-    def _make_room(self, order: PoolOrder) -> None:
-        """Readies as many blocks as requests want now, as far as pauses can give them."""
-        wanted = min(self._wanted_blocks(), order.num_free_blocks)
-        num_worthless, num_ready = order.count_front(wanted)
-        self.controller.appraiser.observe_demand(
-            wanted_blocks=wanted, worthless_blocks=num_worthless
-        )
-        if num_ready >= wanted:
-            return
-        for victim in self.controller.victims():
-            num_moved, _ = order.give_up(victim.refs)
-            self._recorder.count(metrics.GIVEN_UP_BLOCKS, victim.action.value, by=num_moved)
-            if victim.action is Action.RECOMPUTE:
-                self._dram.mark_worthless(self._layout.keys(victim.refs))
-            num_ready += num_moved
-            if num_ready >= wanted:
-                return
-
-    def _wanted_blocks(self) -> int:
-        """Blocks that waiting turns lack and running turns still need, as far as soon matters.
-
-        Beyond a few steps' worth of computing and one whole load, more is not looked at: the walk
-        over the free queue stays short however long the queue of requests is.
-        """
-        wanted, largest = self._arrived.wanted_blocks()
-        for request_id, request in self._requests.items():
-            if request_id not in self._arrived:
-                num_left = max(1, request.num_tokens - request.num_computed_tokens)
-                wanted += self._layout.blocks(num_left)
-        return min(wanted, _STEPS_AHEAD * self._step_blocks + largest + len(self._requests))
+        if dead:
+            self._arrived.rescue(dead)
 
     def _record_pool(self, order: PoolOrder) -> None:
         num_free = order.num_free_blocks

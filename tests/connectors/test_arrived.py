@@ -27,17 +27,32 @@ class Arrived:
         self.turns = ArrivedTurns(self.dram, LAYOUT, self.recorder, is_protecting=is_protecting)
         for seed in (1, 2):
             self.turns.add(self.pool.request(seed, 4, num_new_tokens=40), self.pool.order)
-        self.turns.renew(self.pool.order, near_blocks=1000)
+        self.renew(near_blocks=1000)
         self.chains[3] = self.pool.cache(3, 4)[::-1]
         self.turns.note_freed(4)
 
-    def renew(self, near_blocks: int) -> None:
-        self.turns.renew(self.pool.order, near_blocks=near_blocks)
+    def renew(self, near_blocks: int, *, is_short: bool = True) -> None:
+        self.turns.renew(self.pool.order, near_blocks=near_blocks, is_short=is_short)
 
 
 def test_the_first_to_arrive_is_rearmost() -> None:
     arrived = Arrived()
     assert arrived.pool.queue[-12:-4] == [*arrived.chains[2], *arrived.chains[1]]
+
+
+def test_while_others_can_give_enough_nothing_is_moved() -> None:
+    arrived = Arrived()
+    before = arrived.pool.queue
+    arrived.renew(near_blocks=100, is_short=False)
+    assert arrived.pool.queue == before
+
+
+def test_a_turn_whose_blocks_were_given_up_gets_them_back_at_once() -> None:
+    arrived = Arrived()
+    arrived.pool.order.give_up(arrived.pool.refs(3))
+    arrived.turns.add(arrived.pool.request(3, 4, num_new_tokens=40), arrived.pool.order)
+    assert arrived.pool.queue[-4:] == arrived.chains[3]
+    assert arrived.pool.order.count_front(20) == (8, 8), "what is empty"
 
 
 def test_far_from_any_danger_what_was_freed_behind_stays_there() -> None:
@@ -61,8 +76,11 @@ def test_what_was_freed_behind_goes_ahead_when_the_pool_gets_near() -> None:
 def test_what_was_moved_by_others_is_put_right_however_far_the_pool_is() -> None:
     arrived = Arrived()
     arrived.pool.order.discard(arrived.pool.refs(1))
-    arrived.turns.mark_stale()
-    arrived.renew(near_blocks=1)
+    arrived.turns.rescue(arrived.pool.refs(3))
+    arrived.renew(near_blocks=1, is_short=False)
+    assert arrived.pool.queue[:4] == arrived.chains[1], "nothing of theirs was moved"
+    arrived.turns.rescue(arrived.pool.refs(1))
+    arrived.renew(near_blocks=1, is_short=False)
     assert arrived.pool.queue[-4:] == arrived.chains[1]
 
 
@@ -94,7 +112,7 @@ def test_with_the_setting_off_blocks_stay_but_are_not_given_up() -> None:
     arrived = Arrived(is_protecting=False)
     arrived.pool.order.give_up(arrived.pool.refs(1))
     before = arrived.pool.queue
-    arrived.turns.mark_stale()
+    arrived.turns.rescue(arrived.pool.refs(1))
     arrived.renew(near_blocks=100)
     assert arrived.pool.queue == before
     num_empty = 20 - 12
@@ -105,9 +123,13 @@ def test_with_the_setting_off_blocks_stay_but_are_not_given_up() -> None:
 def test_protection_in_dram_lasts_as_long_as_the_wait_and_survives_a_reset() -> None:
     arrived = Arrived()
     keys = LAYOUT.keys(arrived.pool.refs(2))
-    assert all(key in arrived.dram._arrived for key in keys)
+    assert not arrived.dram._arrived, "not before it matters"
+    arrived.turns.protect_in_dram()
+    arrived.turns.protect_in_dram()
+    assert all(arrived.dram._arrived[key] == 1 for key in keys)
     arrived.dram.clear()
     arrived.turns.restore()
+    arrived.turns.protect_in_dram()
     assert all(key in arrived.dram._arrived for key in keys)
     arrived.turns.remove("r2")
     assert not any(key in arrived.dram._arrived for key in keys)

@@ -46,7 +46,6 @@ def test_every_arrived_turn_finds_its_whole_prefix_in_the_pool(
 ) -> None:
     rig = make_rig(pool_blocks=60, max_num_seqs=1, is_async=is_async)
     assert _lost_tokens(rig, _returning_and_away(rig)) == 0
-    assert rig.counter("agentkv:protected_blocks") > 0
 
 
 def test_every_arrived_turn_of_a_hybrid_model_finds_its_whole_prefix(make_rig: RigFactory) -> None:
@@ -75,6 +74,23 @@ def test_the_next_turn_to_run_is_protected_best(make_rig: RigFactory) -> None:
     hits = [rig.results[request_id].gpu_hit_tokens for request_id in ids]
     assert hits[0] == blocks(SESSION_BLOCKS)
     assert hits[0] >= hits[1] >= hits[2] and hits[2] < blocks(SESSION_BLOCKS)
+    assert rig.counter("agentkv:protected_blocks") > 0
+
+
+def test_the_blocks_before_a_window_need_not_be_there(make_rig: RigFactory) -> None:
+    """Of a sliding window only the last blocks last long; the prefix is whole all the same."""
+    rig = make_rig(pool_blocks=53, max_num_seqs=1, is_hybrid=True)
+    returning = [Agent(rig, f"back{i}", i + 1, SESSION_BLOCKS + 0.5) for i in range(NUM_RETURNING)]
+    for agent in returning:
+        agent.turn()
+    for agent in returning:
+        for block_hash in rig.hashes(agent.context)[:4]:
+            for block in rig.pool.get_cached_block(block_hash, [1]) or ():
+                rig.pool.evict_blocks({block.block_id})
+    ids = [agent.arrive(tool_tokens=blocks(9), max_tokens=2) for agent in returning]
+    rig.settle()
+    hits = [rig.results[request_id].gpu_hit_tokens for request_id in ids]
+    assert hits == [blocks(SESSION_BLOCKS)] * NUM_RETURNING
 
 
 def _dram_lost_tokens(rig: Rig, returning: list[Agent], away: list[Agent]) -> int:
@@ -118,6 +134,7 @@ def test_an_aborted_turn_is_protected_no_longer(make_rig: RigFactory) -> None:
     rig.add("busy", list(range(20)), max_tokens=200)
     rig.step(2)
     waiting = [agent.arrive() for agent in returning]
+    rig.side.before_dram_evicts()
     assert len(rig.side._arrived) == NUM_RETURNING and rig.dram._arrived
     rig.abort(*waiting)
     rig.step(1)

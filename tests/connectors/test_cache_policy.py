@@ -91,12 +91,13 @@ def test_only_as_many_arrived_blocks_go_as_nothing_else_can_replace() -> None:
 def test_a_block_stored_while_its_turn_waits_is_protected_too() -> None:
     policy = _policy(5)
     policy.protect([_key(7)])
-    chunk = ChunkStatus(7)
-    policy.insert(_key(7), chunk)
-    chunk.ref_cnt = 0
-    policy.mark_evictable(_key(7))
+    for number in (7, 8):
+        chunk = ChunkStatus(number)
+        policy.insert(_key(number), chunk)
+        chunk.ref_cnt = 0
+        policy.mark_evictable(_key(number))
     policy.touch([_key(7)], CONTEXT)
-    assert _evict(policy, 6) == [0, 1, 2, 3, 4, 7]
+    assert _evict(policy, 7) == [0, 1, 2, 3, 4, 8, 7]
 
 
 def test_even_a_worthless_block_is_kept_for_a_turn_that_has_arrived() -> None:

@@ -27,14 +27,16 @@ class Dead:
         self.tree = PrefixTree()
         self.blocks = DeadBlocks(self.dram, LAYOUT)
 
-    def discard(self, seed: int | None = None) -> tuple[int, bool]:
+    def discard(self, seed: int | None = None) -> tuple[int, int]:
+        """(Blocks moved in the pool, blocks that are dead)."""
         died = self.pool.refs(seed) if seed is not None else []
-        return self.blocks.discard(self.pool.order, died, self.tree)
+        num_moved, dead = self.blocks.discard(self.pool.order, died, self.tree)
+        return num_moved, len(dead)
 
 
 def test_they_go_first_in_the_pool_and_in_dram() -> None:
     dead = Dead()
-    assert dead.discard(1) == (4, False)
+    assert dead.discard(1) == (4, 4)
     assert dead.pool.queue[:4] == dead.chains[1]
     victims = dead.dram.evict(4, set())
     assert victims is not None and {key for key, _ in victims} == set(dead.keys[1])
@@ -45,12 +47,12 @@ def test_one_in_use_goes_first_once_it_is_free() -> None:
     used = dead.pool.pool.get_cached_block(dead.pool.chains[1][0], [0])
     assert used is not None
     dead.pool.pool.touch(used)
-    assert dead.discard(1) == (3, False) and len(dead.blocks) == 1
+    assert dead.discard(1) == (3, 4) and len(dead.blocks) == 1
     dead.pool.pool.free_blocks(used)
     assert dead.pool.queue[-1] == used[0].block_id
-    assert dead.discard() == (0, False), "nobody said that anything was freed"
+    assert dead.discard() == (0, 0), "nobody said that anything was freed"
     dead.blocks.note_freed()
-    assert dead.discard() == (1, False) and len(dead.blocks) == 0
+    assert dead.discard() == (1, 1) and len(dead.blocks) == 0
     assert dead.pool.queue[0] == used[0].block_id
 
 
@@ -60,16 +62,16 @@ def test_one_that_comes_back_two_steps_late_is_still_found() -> None:
     assert used is not None
     dead.pool.pool.touch(used)
     dead.blocks.note_freed()
-    assert dead.discard(1) == (3, False)
-    assert dead.discard() == (0, False)
+    assert dead.discard(1) == (3, 4)
+    assert dead.discard() == (0, 1)
     dead.pool.pool.free_blocks(used)
-    assert dead.discard() == (1, False)
+    assert dead.discard() == (1, 1)
 
 
 def test_one_that_a_session_has_taken_up_again_stays() -> None:
     dead = Dead()
     dead.tree.add(dead.pool.chains[1][:3], "another session")
-    assert dead.discard(1) == (1, False)
+    assert dead.discard(1) == (1, 1)
     assert dead.pool.queue[0] == dead.chains[1][0]
     assert [dead.dram.is_worthless(key) for key in dead.keys[1]] == [True, False, False, False]
 
@@ -86,10 +88,10 @@ def test_dram_is_reminded_after_vllm_has_refreshed_what_a_request_used() -> None
     assert not dead.dram.is_worthless(dead.keys[1][0]), "once only"
 
 
-def test_it_is_known_whether_a_waiting_turn_wants_some_of_them() -> None:
+def test_one_that_a_waiting_turn_wants_keeps_its_rank_in_dram() -> None:
     dead = Dead()
     dead.dram.protect(dead.keys[1][2:])
-    assert dead.discard(1) == (4, True)
+    assert dead.discard(1) == (4, 4)
     assert not dead.dram.is_worthless(dead.keys[1][2])
 
 

@@ -34,6 +34,7 @@ FAULTS = [
     (ArrivedTurns, "add"),
     (ArrivedTurns, "remove"),
     (ArrivedTurns, "renew"),
+    (ArrivedTurns, "protect_in_dram"),
     (AgentKVCachePolicy, "protect"),
     (AgentKVCachePolicy, "key_of_chunk"),
     (DeadBlocks, "remind_dram"),
@@ -59,7 +60,7 @@ def test_a_fault_anywhere_is_survived(
     make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """Turns, pressure, loads, a damaged block, an end, resets: all with one part broken."""
-    rig = make_rig(pool_blocks=30, max_num_seqs=2)
+    rig = make_rig(pool_blocks=30, dram_blocks=36, max_num_seqs=2)
     rig.is_spoilt = True  # the fault counter itself
     agents = [Agent(rig, f"agent{i}", i + 1, 5.5) for i in range(4)]
     for agent in agents[:2]:
@@ -67,6 +68,14 @@ def test_a_fault_anywhere_is_survived(
     monkeypatch.setattr(owner, name, _broken)
     for agent in agents:
         agent.turn(tag={"tool": "bash"})
+    # More than the pool and DRAM hold, all at once.
+    crowd = [Agent(rig, f"crowd{i}", i + 20, 7) for i in range(3)]
+    for agent in crowd:
+        agent.turn()
+    for agent in crowd:
+        agent.arrive(tool_tokens=blocks(3), max_tokens=2)
+    rig.settle()
+    agents[0].turn()
     rig.drop_gpu_cache()
     rig.flip_dram_byte(agents[0].context, 2)
     ids = [agent.arrive(tool_tokens=blocks(2), max_tokens=20) for agent in agents]

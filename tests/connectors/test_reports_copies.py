@@ -20,7 +20,8 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
 from agentkv.connectors import cpu_worker
-from agentkv.connectors.cpu_worker import CpuCopyWorker, HostCopies, PageCopies
+from agentkv.connectors.cpu_worker import CpuCopyWorker
+from agentkv.connectors.host_copies import HostCopies, PageCopies
 
 NUM_BLOCKS = NUM_CHUNKS = 12
 PAGE_BYTES = 512

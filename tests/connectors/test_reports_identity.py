@@ -118,7 +118,7 @@ class _Keys:
 
 
 def test_a10_look_up_store_and_our_own_marks_use_the_same_keys(make_rig: RigFactory) -> None:
-    rig = make_rig(pool_blocks=40, dram_blocks=400)
+    rig = make_rig(pool_blocks=40, dram_blocks=400, extra={"min_load_tokens": 1})
     rng = random.Random(10)
     for i in range(200):
         fields = EXTRAS[rng.choice(list(EXTRAS))]

@@ -211,20 +211,22 @@ def test_a58_under_pressure_the_latest_return_goes_first_not_the_oldest_session(
 
 
 def test_a95_a_hold_is_broken_for_a_request_that_needs_its_blocks(make_rig: RigFactory) -> None:
-    rig = make_rig(pool_blocks=24, **HOLDS)
+    """Even a hold within all its limits, and of those the one that is back latest."""
+    rig = make_rig(pool_blocks=40, **HOLDS)
     returns_s = {"soon": 1, "late": 900, "later": 5000}
     agents = {}
     for seed, (name, wait_s) in enumerate(returns_s.items(), start=1):
         agents[name] = Agent(rig, name, seed, 7)
         agents[name].turn(tag={"expected_wait_s": wait_s})
-    rig.add("needy", prompt(9, blocks(6) - 4), tag={"last_turn": True})
+    rig.add("needy", prompt(9, blocks(22) - 4), tag={"last_turn": True})
     rig.step(1)
     assert [request.request_id for request in rig.scheduler.running] == ["needy"]
     rig.settle()
     assert rig.counter("agentkv:given_up_blocks", "swap") >= 3
+    assert rig.counter("agentkv:decisions", "swap") >= 1, "the hold was overridden, and said so"
     assert rig.cached_blocks(agents["soon"].context) == 7
     assert rig.cached_blocks(agents["late"].context) == 7
-    assert rig.cached_blocks(agents["later"].context) == 4
+    assert rig.cached_blocks(agents["later"].context) < 7
 
 
 @pytest.mark.parametrize("is_hybrid", [False, True])

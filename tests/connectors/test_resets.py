@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from kit import Agent, Kind, Rig, blocks, prompt
+from kit.copies import FOREVER
 
 RigFactory = Callable[..., Rig]
 SHAPES = pytest.mark.parametrize("fields", [{}, {"is_hybrid": True}, {"is_async": True}])
@@ -92,6 +93,7 @@ def test_after_a_reset_a_waiting_turn_is_protected_as_before(make_rig: RigFactor
     assert not rig.scheduler.reset_prefix_cache(reset_connector=True), "a turn is running"
     rig.step(1)
     keys = rig.side._layout.keys(enumerate(rig.hashes(agent.context), start=1))
+    rig.side.before_dram_evicts()
     assert all(rig.dram._arrived[key] == 2 for key in keys)
     rig.abort(waiting)
     assert all(rig.dram._arrived[key] == 1 for key in keys)
@@ -120,6 +122,32 @@ def test_two_resets_without_a_step_between_them(make_rig: RigFactory) -> None:
         assert rig.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
     rig.settle()
     rig.check_answer("r")
+
+
+@pytest.mark.parametrize("num_resets", [1, 2])
+def test_a_store_from_before_a_reset_never_overwrites_one_from_after_it(
+    make_rig: RigFactory, num_resets: int
+) -> None:
+    """Both go to the tier's first chunks; the old one must be over before the new one begins."""
+    rig = make_rig(dram_blocks=8)
+    rig.script.store_delay_steps = FOREVER
+    rig.add("old", prompt(1, blocks(4)), max_tokens=20)
+    rig.step(3)
+    (late,) = rig.copies.late_jobs(is_store=True)
+    rig.abort("old")
+    for _ in range(num_resets):
+        assert rig.scheduler.reset_prefix_cache(reset_connector=True)
+    rig.script.store_delay_steps = 0
+    new = prompt(2, blocks(4))
+    rig.add("new", new, max_tokens=1)
+    rig.step_until(lambda: rig.dram_blocks(new) == 4, max_steps=20)
+    if late in rig.copies.late_jobs(is_store=True):
+        rig.copies.release(late)
+    rig.settle()
+    rig.drop_gpu_cache()
+    rig.run("again", [*new, 1])
+    rig.check_answer("again")
+    assert rig.counter("agentkv:load_failures") == 0
 
 
 def _preempted_by_a_reset(rig: Rig) -> None:

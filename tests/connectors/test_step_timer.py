@@ -1,9 +1,11 @@
 """Steps are paired with their end, and only prefill is counted."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kit import Rig, prompt
 
 from agentkv.connectors.step_timer import StepTimer
 
@@ -67,3 +69,12 @@ def test_a_clock_that_stands_still_gives_no_sample() -> None:
     timer = StepTimer()
     timer.scheduled(_output(new=(0, 100)), 1.0)
     assert timer.finished(1.0) is None
+
+
+def test_the_prefill_curve_learns_from_the_steps_of_an_engine(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(max_step_tokens=64)
+    curve = rig.side._costs.prefill
+    assert curve.num_observations == 0
+    rig.run("r", prompt(1, 300), max_tokens=30)
+    assert curve.num_observations == 5, "five prefill steps; decoding does not count"
+    assert curve.seconds(64) == pytest.approx(rig.step_s, rel=0.5)

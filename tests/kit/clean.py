@@ -120,7 +120,8 @@ def _worker_leaks(rig: Rig) -> Iterator[str]:
 def _agentkv_leaks(rig: Rig) -> Iterator[str]:
     yield from _not_empty(rig.worker, ("_failed_block_ids", "_refused_chunks", "_failed_requests"))
     yield from _not_empty(
-        rig.side, ("_requests", "_arrived", "_hits", "_num_preemptions", "_dead", "_damaged")
+        rig.side,
+        ("_requests", "_arrived", "_hits", "_loads", "_num_preemptions", "_dead", "_damaged"),
     )
     yield from _not_empty(rig.dram, ("_arrived",))
     yield from _not_empty(rig.side._timer, ("_open",))

@@ -13,7 +13,8 @@ from typing import Any
 
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, TransferResult
 
-from agentkv.connectors.cpu_worker import CpuCopyWorker, HostCopies, PageCopies
+from agentkv.connectors.cpu_worker import CpuCopyWorker
+from agentkv.connectors.host_copies import HostCopies, PageCopies
 
 FOREVER = 1 << 30
 BYTES_PER_S = 4e9

@@ -200,15 +200,16 @@ class Rig:
     def _step(self) -> None:
         """vLLM's `EngineCore.step`, or `step_with_batch_queue` with async scheduling."""
         self.num_steps += 1
-        self.clock.advance(self.step_s)
+        is_worth_another: Any = False
         if self.scheduler.has_requests():
             output = self.scheduler.schedule()
             fresh = set(self._fresh)
             self._fresh.clear()
             self._pending.append((output, self.runner.execute(output, fresh)))
             is_worth_another = output.total_num_scheduled_tokens or self.scheduler.has_requests()
-            if self.config.is_async and len(self._pending) < 2 and is_worth_another:
-                return
+        self.clock.advance(self.step_s)
+        if self.config.is_async and len(self._pending) < 2 and is_worth_another:
+            return
         if self._pending:
             before_update, self.before_update = self.before_update, None
             if before_update is not None:
