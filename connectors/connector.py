@@ -237,8 +237,9 @@ class AgentKVConnector(OffloadingConnector):
 
     def build_connector_worker_meta(self) -> AgentKVWorkerMetadata | None:
         meta = super().build_connector_worker_meta()
-        if meta is None or not self._refused_chunks:
-            return meta  # type: ignore[no-any-return]
+        if meta is None:
+            return None
+        # Ours even without refusals: the first rank's kind is what all reports are merged by.
         refused, self._refused_chunks = self._refused_chunks, []
         return AgentKVWorkerMetadata(
             completed_jobs=meta.completed_jobs,

@@ -8,6 +8,7 @@ from kit import Agent, Rig, blocks
 from kit.clean import engine_leaks
 
 from agentkv.appraisal import Appraiser
+from agentkv.connectors import scheduler_side
 from agentkv.connectors.arrived import ArrivedTurns
 from agentkv.connectors.cache_policy import AgentKVCachePolicy
 from agentkv.connectors.dead_blocks import DeadBlocks
@@ -19,6 +20,8 @@ from agentkv.sessions import SessionTracker
 
 RigFactory = Callable[..., Rig]
 FAULTS = [
+    (scheduler_side, "tag_of"),
+    (scheduler_side, "computed_hashes"),
     (Controller, "turn_arrived"),
     (Controller, "turn_scheduled"),
     (Controller, "turn_finished"),
@@ -57,7 +60,7 @@ def _broken(*_: Any, **__: Any) -> Any:
     ("owner", "name"), FAULTS, ids=lambda part: getattr(part, "__name__", part)
 )
 def test_a_fault_anywhere_is_survived(
-    make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+    make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """Turns, pressure, loads, a damaged block, an end, resets: all with one part broken."""
     rig = make_rig(pool_blocks=30, dram_blocks=36, max_num_seqs=2)

@@ -155,7 +155,7 @@ def small_kv_space() -> Any:
 
 
 @settings(
-    max_examples=120,
+    max_examples=400,
     deadline=None,
     derandomize=True,
     database=None,
