@@ -1,7 +1,8 @@
 """Room for what requests want: worthless blocks first, then what paused sessions can give.
 
-Asked after every step and at every arrival, so that the next allocation finds enough blocks at the
-front of the free queue and reaches no live session's KV but that which was chosen to go.
+So that the next allocation finds enough blocks at the front of the free queue and reaches no live
+session's KV but that which was chosen to go. Made at every arrival, and after steps in which blocks
+came or went otherwise; a few steps of decoding take no more than was counted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .layout import Layout
 from .pool_order import PoolOrder
 
 _STEPS_AHEAD = 2
+_STEPS_BETWEEN = 8
 
 
 class Room:
@@ -46,9 +48,21 @@ class Room:
         # What was last found: blocks wanted, and whether fewer could be readied.
         self._num_wanted = 0
         self._is_short = False
+        self._steps_left = 0
+
+    def note_change(self) -> None:
+        """Blocks were freed, moved, or are wanted by somebody new."""
+        self._steps_left = 0
+
+    def after_step(self, order: PoolOrder) -> None:
+        """Makes room again if it may have become too little since the last time."""
+        self._steps_left -= 1
+        if self._steps_left < 0 or self._is_short:
+            self.make(order)
 
     def make(self, order: PoolOrder) -> None:
         """Readies as many blocks as requests want now, as far as pauses can give them."""
+        self._steps_left = _STEPS_BETWEEN
         wanted = min(self._wanted_blocks(), order.num_free_blocks)
         num_worthless, num_ready = order.count_front(wanted)
         self._controller.appraiser.observe_demand(

@@ -185,6 +185,7 @@ class SchedulerSide:
         )
         self._arrived.note_freed(self._layout.blocks(request.num_computed_tokens))
         self._dead.note_freed()
+        self._room.note_change()
 
     @_never_raises
     def on_scheduled(self, output: SchedulerOutput) -> None:
@@ -223,7 +224,7 @@ class SchedulerSide:
             self.controller.tidy()
             self._record_pool(self._order)
         self._discard_dead(self._order)
-        self._room.make(self._order)
+        self._room.after_step(self._order)
 
     def set_links(self, links: LinkSpeeds) -> None:
         """The speeds measured at start replace the assumed ones."""
@@ -294,6 +295,7 @@ class SchedulerSide:
         self._recorder.count(metrics.GIVEN_UP_BLOCKS, "dead", by=num_moved)
         if dead:
             self._arrived.rescue(dead)
+            self._room.note_change()
 
     def _record_pool(self, order: PoolOrder) -> None:
         num_free = order.num_free_blocks

@@ -32,12 +32,17 @@ class StepTimer:
         self._last_end_s = 0.0
 
     def scheduled(self, output: SchedulerOutput, now_s: float) -> None:
-        cached = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-        others = output.scheduled_cached_reqs
-        cached.update(zip(others.req_ids, others.num_computed_tokens, strict=True))
+        prefills = [
+            (req_id, num_tokens)
+            for req_id, num_tokens in output.num_scheduled_tokens.items()
+            if num_tokens >= _PREFILL_TOKENS
+        ]
         new_tokens, pairs = 0, 0.0
-        for req_id, num_tokens in output.num_scheduled_tokens.items():
-            if num_tokens >= _PREFILL_TOKENS:
+        if prefills:
+            cached = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+            others = output.scheduled_cached_reqs
+            cached.update(zip(others.req_ids, others.num_computed_tokens, strict=True))
+            for req_id, num_tokens in prefills:
                 new_tokens += num_tokens
                 pairs += num_tokens * (cached.get(req_id, 0) + (num_tokens + 1) / 2)
         self._open.append((now_s, new_tokens, pairs))

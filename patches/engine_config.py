@@ -103,6 +103,7 @@ def settle(engine_args: EngineArgs) -> bool:
     if isinstance(transfer, Mapping):
         transfer = KVTransferConfig(**transfer)
     vllm_settings.refuse(engine_args, transfer)
+    vllm_settings.give_cores_to_compute(engine_args)
     user_extra = transfer.kv_connector_extra_config
     is_auto = config_from_extra(user_extra).dram.size_bytes == AUTO
     extra = resolve_extra_config(

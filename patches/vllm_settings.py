@@ -20,6 +20,7 @@ from agentkv.errors import ConfigError
 from .connector_name import is_ours
 
 GIB = 1 << 30
+RESERVED_CORES = "VLLM_CPU_NUM_OF_RESERVED_CPU"
 
 
 def refuse(engine_args: EngineArgs, transfer: Any) -> None:
@@ -51,6 +52,18 @@ def warnings(engine_args: EngineArgs) -> Iterator[str]:
         )
     if engine_args.nnodes > 1:
         yield "agentkv was not tested on more than one node"
+
+
+def give_cores_to_compute(engine_args: EngineArgs) -> None:
+    """On the CPU platform: no core is set aside for the connector, unless the user said how many.
+
+    With any connector vLLM reserves one more core per worker than without, for NIXL's polling
+    threads; on a small machine it then gives up and lets compute and scheduler fight for the same
+    cores. Our copy threads sleep unless there is something to copy.
+    """
+    if current_platform.is_cpu():
+        num_workers = engine_args.tensor_parallel_size * engine_args.pipeline_parallel_size
+        os.environ.setdefault(RESERVED_CORES, str(num_workers))
 
 
 def free_memory_bytes(engine_args: EngineArgs, *, is_auto: bool) -> int:

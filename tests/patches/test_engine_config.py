@@ -1,6 +1,7 @@
 """Building vLLM's config: agentkv's settings are settled once, and others' are left alone."""
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from vllm.engine.arg_utils import EngineArgs
 from agentkv import capacity
 from agentkv.errors import ConfigError
 from agentkv.patches.engine_config import is_selected
-from agentkv.patches.vllm_settings import free_memory_bytes
+from agentkv.patches.vllm_settings import RESERVED_CORES, free_memory_bytes
 
 MIB = 1 << 20
 
@@ -176,3 +177,22 @@ def test_auto_leaves_room_for_vllms_own_pool_on_the_cpu_platform(
     assert free_memory_bytes(explicit, is_auto=True) == 3 << 30
     monkeypatch.setattr(capacity, "total_memory_bytes", lambda: 5 << 30)
     assert 0 < free_memory_bytes(EngineArgs(model=model), is_auto=True) < 1 << 30
+
+
+def test_on_the_cpu_platform_no_core_is_set_aside_for_the_connector(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM would reserve two and, on a machine with two, let compute and scheduler fight."""
+    monkeypatch.delenv(RESERVED_CORES, raising=False)
+    build(model, None)
+    assert RESERVED_CORES not in os.environ
+    build(model, transfer())
+    assert os.environ[RESERVED_CORES] == "1"
+
+
+def test_the_users_own_number_of_reserved_cores_stands(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RESERVED_CORES, "3")
+    build(model, transfer())
+    assert os.environ[RESERVED_CORES] == "3"
