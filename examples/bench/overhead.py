@@ -27,6 +27,7 @@ from agentkv.demo.checkpoint import write_checkpoint
 PROMPT_TOKENS = 512
 ANSWER_TOKENS = 64
 CONCURRENCY = 8
+REST_S = 1.2  # vLLM's processes spin for a second after their last message and slow others down
 
 
 def main() -> None:
@@ -79,6 +80,7 @@ def measure(engines: dict[str, LLM], *, num_runs: int, num_prompts: int) -> dict
     for run in range(-1, num_runs):  # One more, not counted, to warm up.
         order = sorted(engines, reverse=bool(run % 2))
         for name in order:
+            time.sleep(REST_S)
             rate = answer(engines[name], seed=run, num_prompts=num_prompts)
             if run >= 0:
                 rates[name].append(rate)

@@ -1,0 +1,140 @@
+"""One streamed chat request, timed at the first token, with the tags that agentkv reads.
+
+Used by the ratio rounds and by the replay, so that both measure with the same clock and code.
+Why the replay asks for token ids: text can hide a changed token, ids cannot. The ratio rounds do
+not: the ids of the long prompt come along and would lengthen every time to the first token.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from agentkv.errors import AgentKVError
+
+Message = Mapping[str, str]
+MODEL_NAME = "demo"
+
+
+class RequestError(AgentKVError):
+    """The server refused a request or ended the stream early."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """One request: the whole prompt as messages, and the tags for the pause that follows it."""
+
+    session_id: str
+    messages: Sequence[Message]
+    max_tokens: int
+    tags: Mapping[str, Any] = field(default_factory=dict)
+    with_token_ids: bool = False
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body: greedy, a fixed number of tokens, usage at the end of the stream."""
+        return {
+            "model": MODEL_NAME,
+            "messages": list(self.messages),
+            "max_tokens": self.max_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": self.with_token_ids,
+            "kv_transfer_params": {"agentkv": dict(self.tags)},
+        }
+
+    def headers(self) -> dict[str, str]:
+        """The session, in vLLM's own header."""
+        return {"X-Session-ID": self.session_id}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What one request gave: times in seconds, tokens as counted by the server.
+
+    `token_ids` is empty unless the request asked for them.
+    """
+
+    ttft_s: float
+    total_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+    def same_answer(self, other: "TurnResult") -> bool:
+        """Whether both answers are the same, by token ids where asked for, and by text."""
+        return self.token_ids == other.token_ids and self.text == other.text
+
+
+class _Stream:
+    """Collects the events of one answer; the clock starts when it is made."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._ttft_s: float | None = None
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._usage: dict[str, Any] = {}
+
+    def feed(self, line: str) -> None:
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            return
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise RequestError(f"the server sent an error: {event['error']}")
+        self._usage = event.get("usage") or self._usage
+        for choice in event.get("choices", ()):
+            delta = choice.get("delta") or {}
+            # The chunk that names the role carries no token; a token may have no text yet.
+            if "role" not in delta and self._ttft_s is None:
+                self._ttft_s = time.perf_counter() - self._begin
+            self._text.append(delta.get("content") or "")
+            self._token_ids.extend(choice.get("token_ids") or ())
+
+    def result(self) -> TurnResult:
+        if self._ttft_s is None or not self._usage:
+            raise RequestError("the stream ended without a token or without its usage")
+        details = self._usage.get("prompt_tokens_details") or {}
+        return TurnResult(
+            ttft_s=self._ttft_s,
+            total_s=time.perf_counter() - self._begin,
+            prompt_tokens=self._usage["prompt_tokens"],
+            cached_tokens=details.get("cached_tokens") or 0,
+            text="".join(self._text),
+            token_ids=tuple(self._token_ids),
+        )
+
+
+def send(client: httpx.Client, request: TurnRequest) -> TurnResult:
+    """Sends one request, blocks until its stream ends. Raises RequestError or httpx.HTTPError."""
+    stream = _Stream()
+    with client.stream(
+        "POST", "/v1/chat/completions", json=request.body(), headers=request.headers()
+    ) as response:
+        if not response.is_success:
+            raise RequestError(_refusal(response.status_code, response.read()))
+        for line in response.iter_lines():
+            stream.feed(line)
+    return stream.result()
+
+
+async def send_async(client: httpx.AsyncClient, request: TurnRequest) -> TurnResult:
+    """`send` for many sessions in one event loop."""
+    stream = _Stream()
+    async with client.stream(
+        "POST", "/v1/chat/completions", json=request.body(), headers=request.headers()
+    ) as response:
+        if not response.is_success:
+            raise RequestError(_refusal(response.status_code, await response.aread()))
+        async for line in response.aiter_lines():
+            stream.feed(line)
+    return stream.result()
+
+
+def _refusal(status: int, content: bytes) -> str:
+    return f"the server answered {status}: {content[:500].decode('utf-8', 'replace')}"

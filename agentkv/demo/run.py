@@ -1,0 +1,316 @@
+"""The demo from start to end: checkpoint, two servers, ratio rounds, two replays, report.
+
+READ FIRST in this package. Sizes here are chosen for two cores and four minutes: the pool is
+smaller than the live KV of the agents, and DRAM holds part of the rest, so that every action has
+its use.
+"""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+from tokenizers import Tokenizer
+
+from agentkv import __version__
+from agentkv.demo.checkpoint import ModelShape, write_checkpoint
+from agentkv.demo.client import RequestError
+from agentkv.demo.ledger_file import LedgerFile, LedgerPause
+from agentkv.demo.live import REFRESHES_PER_SECOND, BoardView, ReplayBoard
+from agentkv.demo.ratios import PLUGIN, STOCK, RatioPlan, RatioRounds, check_samples
+from agentkv.demo.replay import Replay, play
+from agentkv.demo.rows import PauseRow, pause_rows
+from agentkv.demo.servers import Server, ServerError, ServerSpec, running, wait_ready
+from agentkv.demo.summary import Ratio, ratio, summarize
+from agentkv.demo.text import FillText, recorded_sessions, training_texts
+from agentkv.demo.trace import trace_workload
+from agentkv.demo.waits import shipped_waits
+from agentkv.demo.workload import PromptCounter, Workload, cap_waits, shipped_workload
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What a run is made of; all of it ends up in the JSON file's `provenance`."""
+
+    seed: int = 0
+    num_sessions: int = 16
+    num_agents: int = 8
+    max_wait_s: float = 12.0
+    trace: Path | None = None
+    block_size: int = 32
+    pool_tokens: int = 12_288
+    dram_bytes: int = 26 << 20
+    max_context_tokens: int = 5_000
+    max_turns: int = 16
+    max_tokens: int = 8
+    max_num_seqs: int = 4
+    max_model_len: int = 8_192
+    ratio_rounds: int = 10
+
+    @property
+    def pool_blocks(self) -> int:
+        """KV blocks of the pool; one more than needed, because vLLM keeps one for itself."""
+        return self.pool_tokens // self.block_size + 1
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """All that the report and the picture need."""
+
+    workload: Workload
+    plugin: Replay
+    stock: Replay
+    pauses: dict[tuple[str, int], LedgerPause]
+    rows: list[PauseRow]
+    ratios: dict[str, Ratio]
+    summary: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+def run_demo(
+    settings: DemoSettings, console: Console, *, keep_logs: Path | None = None
+) -> DemoResult:
+    """Runs everything; blocks for some minutes.
+
+    Raises ServerError when a server fails, ConfigError for a trace that cannot be read.
+    """
+    began_s = time.perf_counter()
+    with _folder(keep_logs) as folder:
+        shape = ModelShape()
+        recorded = recorded_sessions()
+        tokenizer = write_checkpoint(
+            folder / "model", training_texts(recorded), seed=settings.seed, shape=shape
+        )
+        fill = FillText(tokenizer, training_texts(recorded))
+        workload = _workload(settings, tokenizer, fill)
+        _print_workload(console, settings, workload, shape)
+        ledger = LedgerFile(folder / "ledger.jsonl")
+        with running(_specs(settings, folder), folder) as servers:
+            start_s = _wait_ready(servers, console)
+            with _failures_name_the_server(servers):
+                ratios = _measure_ratios(settings, fill, servers, ledger, console)
+                plugin = _replay(settings, "agentkv", servers[0], workload, ledger, console)
+                stock = _replay(settings, "stock vLLM", servers[1], workload, None, console)
+        pauses = dict(ledger.pauses())
+    rows = pause_rows(workload, plugin, stock, pauses, block_size=settings.block_size)
+    provenance = _provenance(settings, shape, workload)
+    provenance |= {"servers_ready_s": start_s, "total_s": time.perf_counter() - began_s}
+    return DemoResult(
+        workload=workload,
+        plugin=plugin,
+        stock=stock,
+        pauses=pauses,
+        rows=rows,
+        ratios=ratios,
+        summary=summarize(rows, plugin, stock, ratios),
+        provenance=provenance,
+    )
+
+
+def plugin_config(settings: DemoSettings, ledger: Path) -> dict[str, Any]:
+    """vLLM's `--kv-transfer-config` for the server with agentkv."""
+    return {
+        "kv_connector": "agentkv",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {
+            "dram": {"size_bytes": settings.dram_bytes},
+            "ledger": {"path": str(ledger)},
+        },
+    }
+
+
+def waits_statement(workload: Workload) -> str:
+    """One sentence on what was done to the waits."""
+    notes = workload.notes
+    return (
+        f"Waits are not scaled, but cut at {notes['max_wait_s']:g} s (marked *):"
+        f" {notes['waits_cut']} of {notes['waits_total']} were longer, the longest"
+        f" {notes['longest_wait_s']:.0f} s."
+    )
+
+
+def _workload(settings: DemoSettings, tokenizer: Tokenizer, fill: FillText) -> Workload:
+    counter = PromptCounter(tokenizer)
+    if settings.trace is None:
+        workload = shipped_workload(
+            recorded_sessions(),
+            counter,
+            shipped_waits(),
+            seed=settings.seed,
+            num_sessions=settings.num_sessions,
+            max_context_tokens=settings.max_context_tokens,
+        )
+    else:
+        workload = trace_workload(
+            settings.trace,
+            counter,
+            fill,
+            seed=settings.seed,
+            num_sessions=settings.num_sessions,
+            max_context_tokens=settings.max_context_tokens,
+            max_turns=settings.max_turns,
+        )
+    return cap_waits(workload, settings.max_wait_s)
+
+
+def _print_workload(
+    console: Console, settings: DemoSettings, workload: Workload, shape: ModelShape
+) -> None:
+    contexts = [session.turns[-1].prompt_tokens for session in workload.sessions]
+    average = sum(contexts) // len(contexts)
+    dram_tokens = settings.dram_bytes // shape.kv_bytes_per_token
+    console.print(f"[bold]Workload[/]  {workload.statement()}")
+    console.print(f"           {waits_statement(workload)}")
+    console.print(
+        f"[bold]Memory[/]    {settings.num_agents} agents at once, contexts up to"
+        f" {max(contexts):,} tokens (mean at the end {average:,}); pool {settings.pool_tokens:,}"
+        f" tokens, DRAM {dram_tokens:,} tokens ({settings.dram_bytes >> 20} MiB)."
+    )
+
+
+def _specs(settings: DemoSettings, folder: Path) -> list[ServerSpec]:
+    transfer = {PLUGIN: plugin_config(settings, folder / "ledger.jsonl"), STOCK: None}
+    return [
+        ServerSpec(
+            name=name,
+            model=folder / "model",
+            num_gpu_blocks=settings.pool_blocks,
+            block_size=settings.block_size,
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            seed=settings.seed,
+            kv_transfer=config,
+        )
+        for name, config in transfer.items()
+    ]
+
+
+def _wait_ready(servers: Sequence[Server], console: Console) -> float:
+    with console.status("starting two vLLM servers, with and without agentkv"):
+        start_s = wait_ready(servers)
+    console.print(f"[bold]Servers[/]   both ready after {start_s:.0f} s.")
+    return start_s
+
+
+def _measure_ratios(
+    settings: DemoSettings,
+    fill: FillText,
+    servers: Sequence[Server],
+    ledger: LedgerFile,
+    console: Console,
+) -> dict[str, Ratio]:
+    plan = RatioPlan(
+        seed=settings.seed,
+        num_rounds=settings.ratio_rounds,
+        pool_tokens=settings.pool_tokens,
+        block_size=settings.block_size,
+    )
+    urls = {server.spec.name: server.url for server in servers}
+    began_s = time.perf_counter()
+    with console.status("timing resumes side by side") as status:
+        samples = RatioRounds(plan, fill, urls).run(
+            lambda done, total: status.update(f"timing resumes side by side: {done}/{total}")
+        )
+    checked = check_samples(samples, ledger.pauses(), settings.block_size)
+    console.print(
+        f"[bold]Resumes[/]   {settings.ratio_rounds} rounds timed in"
+        f" {time.perf_counter() - began_s:.0f} s."
+    )
+    return {
+        "hold": ratio(checked, "hold", "local_hit"),
+        "resume": ratio(checked, "swap", "recompute"),
+    }
+
+
+def _replay(
+    settings: DemoSettings,
+    title: str,
+    server: Server,
+    workload: Workload,
+    ledger: LedgerFile | None,
+    console: Console,
+) -> Replay:
+    board = ReplayBoard(title, workload, num_agents=settings.num_agents, ledger=ledger)
+    with Live(
+        BoardView(board.view),
+        console=console,
+        refresh_per_second=REFRESHES_PER_SECOND,
+        transient=True,
+    ):
+        replay = play(
+            server.url,
+            workload,
+            num_agents=settings.num_agents,
+            max_tokens=settings.max_tokens,
+            watcher=board,
+        )
+    console.print(
+        f"[bold]Replay[/]    {title}: {len(workload.sessions)} sessions, {len(replay.turns)} turns"
+        f" in {replay.duration_s:.0f} s."
+    )
+    return replay
+
+
+@contextmanager
+def _failures_name_the_server(servers: Sequence[Server]) -> Iterator[None]:
+    """A failed request becomes a ServerError; with the end of the log when a server has died."""
+    try:
+        yield
+    except (httpx.HTTPError, RequestError) as error:
+        for server in servers:
+            server.check_alive()
+        raise ServerError(f"a request failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _folder(keep_logs: Path | None) -> Iterator[Path]:
+    """A working folder: the user's, whose logs stay, or a temporary one."""
+    if keep_logs is None:
+        with tempfile.TemporaryDirectory(prefix="agentkv-demo-") as name:
+            yield Path(name)
+        return
+    keep_logs.mkdir(parents=True, exist_ok=True)
+    (keep_logs / "ledger.jsonl").unlink(missing_ok=True)
+    yield keep_logs
+    shutil.rmtree(keep_logs / "model", ignore_errors=True)
+
+
+def _provenance(settings: DemoSettings, shape: ModelShape, workload: Workload) -> dict[str, Any]:
+    return {
+        "versions": {
+            "agentkv": __version__,
+            "vllm": vllm_version(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
+        "num_cores": os.cpu_count(),
+        "settings": {**asdict(settings), "trace": str(settings.trace) if settings.trace else None},
+        "pool_blocks": settings.pool_blocks,
+        "dram_tokens": settings.dram_bytes // shape.kv_bytes_per_token,
+        "kv_bytes_per_token": shape.kv_bytes_per_token,
+        "model": {"weights": f"random, seed {settings.seed}", "dtype": "float32", **asdict(shape)},
+        "workload": {"source": workload.source, **workload.notes},
+        "sessions": {s.session_id: len(s.turns) for s in workload.sessions},
+        "command": sys.argv[1:],
+    }
+
+
+def vllm_version() -> str | None:
+    """The installed vLLM as "distribution version"; None when there is none."""
+    for distribution in metadata.packages_distributions().get("vllm", []):
+        return f"{distribution} {metadata.version(distribution)}"
+    return None

@@ -1,0 +1,1 @@
+"""Tests of `agentkv demo`; none starts an engine."""

@@ -1,0 +1,84 @@
+"""Which ratio rounds count: each must be what it claims, by the server's counts and the ledger."""
+
+from pathlib import Path
+
+import pytest
+
+from agentkv.demo.ledger_file import LedgerFile, LedgerPause
+from agentkv.demo.ratios import check_samples
+from agentkv.demo.summary import ratio
+
+from .builders import pause_record, resume_record, sample, write_ledger
+
+BLOCK = 32
+FULL = 4192  # 131 full blocks of the 4,200 known tokens
+
+
+def ledger(
+    tmp_path: Path, *, gpu: int, dram: int, turn: int = 0
+) -> dict[tuple[str, int], LedgerPause]:
+    path = tmp_path / "ledger.jsonl"
+    resume = resume_record(session_id="ratio-0", gpu_hit_tokens=gpu, dram_hit_tokens=dram)
+    write_ledger(path, [pause_record(session_id="ratio-0", turn=turn), resume])
+    return LedgerFile(path).pauses()
+
+
+@pytest.mark.parametrize(
+    ("kind", "cached", "problem"),
+    [
+        ("local_hit", FULL, None),
+        ("local_hit", 1024, "only 1024 of 4192 tokens were found"),
+        ("recompute", 0, None),
+        ("recompute", FULL, "4192 tokens were still cached"),
+    ],
+)
+def test_stock_rounds_are_checked_by_what_the_server_found(
+    kind: str, cached: int, problem: str | None
+) -> None:
+    [checked] = check_samples([sample(kind, cached_tokens=cached)], {}, BLOCK)
+    assert checked.problem == problem
+
+
+def test_a_hold_must_have_come_from_the_pool(tmp_path: Path) -> None:
+    hold = sample("hold", cached_tokens=FULL)
+    [good] = check_samples([hold], ledger(tmp_path, gpu=FULL, dram=0), BLOCK)
+    [bad] = check_samples([hold], ledger(tmp_path, gpu=0, dram=FULL), BLOCK)
+    assert good.problem is None
+    assert bad.problem == "0 of 4192 tokens came from gpu"
+
+
+def test_a_swap_must_have_come_from_dram(tmp_path: Path) -> None:
+    swap = sample("swap", cached_tokens=FULL)
+    [good] = check_samples([swap], ledger(tmp_path, gpu=0, dram=FULL, turn=1), BLOCK)
+    [bad] = check_samples([swap], ledger(tmp_path, gpu=FULL, dram=0, turn=1), BLOCK)
+    [unseen] = check_samples([swap], {}, BLOCK)
+    assert good.problem is None
+    assert bad.problem == "0 of 4192 tokens came from dram"
+    assert unseen.problem == "the ledger has no resume for it"
+
+
+def test_a_ratio_is_one_of_medians_over_the_rounds_in_which_both_count() -> None:
+    samples = [
+        *(sample("local_hit", n, ttft_s=t) for n, t in enumerate((0.020, 0.022, 0.030, 9.0))),
+        *(sample("hold", n, ttft_s=t) for n, t in enumerate((0.022, 0.021, 0.030, 9.0))),
+    ]
+    known = [each.result.ttft_s for each in samples]
+    checked = check_samples(
+        [
+            s if s.kind == "hold" else sample(s.kind, s.round, ttft_s=s.result.ttft_s)
+            for s in samples
+        ],
+        {},
+        BLOCK,
+    )
+    assert known and all(each.problem for each in checked)
+    discarded = ratio(checked, "hold", "local_hit")
+    assert (discarded.ratio, discarded.rounds, discarded.rounds_discarded) == (None, 0, 4)
+    good = ratio(samples[:3] + samples[4:7], "hold", "local_hit")
+    assert good.ratio == pytest.approx(0.022 / 0.022)
+    assert (good.rounds, good.mismatches) == (3, 0)
+
+
+def test_different_answers_in_a_round_are_counted() -> None:
+    samples = [sample("swap", text="x"), sample("recompute", text="y")]
+    assert ratio(samples, "swap", "recompute").mismatches == 1
