@@ -52,7 +52,7 @@ class DemoSettings:
     trace: Path | None = None
     block_size: int = 32
     pool_tokens: int = 12_288
-    dram_bytes: int = 26 << 20
+    dram_bytes: int = 28 << 20
     max_context_tokens: int = 5_000
     max_turns: int = 16
     max_tokens: int = 8
