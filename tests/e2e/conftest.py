@@ -22,6 +22,8 @@ os.environ.update(
     }
 )
 
+from agentkv.connectors import cpu_worker
+
 from .checks import assert_clean
 from .engine import Engine
 
@@ -76,8 +78,20 @@ def base(model: Path, engine_lock: None) -> Iterator[Engine]:
     engine.close()
 
 
+@pytest.fixture(params=["threads"])
+def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How blocks are copied: by "threads" as for a model of any size, or "inline" as for this one.
+
+    Threads unless a test asks for both: they are what can go wrong.
+    """
+    kind: str = request.param
+    if kind == "threads":
+        monkeypatch.setattr(cpu_worker, "_INLINE_BYTES", 0)
+    return kind
+
+
 @pytest.fixture
-def start(model: Path, engine_lock: None) -> Iterator[StartEngine]:
+def start(model: Path, engine_lock: None, copies: str) -> Iterator[StartEngine]:
     """Starts engines for one test, which must leave nothing behind in them."""
     engines: list[Engine] = []
 

@@ -20,7 +20,6 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
 
-from agentkv.connectors import cpu_worker
 from agentkv.connectors.cpu_worker import CpuCopyWorker
 from agentkv.connectors.host_copies import PageCopies
 
@@ -40,7 +39,7 @@ def poison_pool(engine: Engine) -> None:
 
 
 def jitter(engine: Engine, monkeypatch: pytest.MonkeyPatch, *, seed: int, longest_s: float) -> None:
-    """Makes threads copy everything, each layer after a random time: they meet in other orders."""
+    """Makes every layer's copy take a random time, so that threads meet in other orders."""
     rng = random.Random(seed)
     copy_tensor = engine.copier.copies._copy
 
@@ -48,7 +47,6 @@ def jitter(engine: Engine, monkeypatch: pytest.MonkeyPatch, *, seed: int, longes
         time.sleep(rng.uniform(0, longest_s))
         copy_tensor(tensor, copies, kind=kind)
 
-    monkeypatch.setattr(cpu_worker, "_INLINE_BYTES", 0)
     monkeypatch.setattr(engine.copier.copies, "_copy", delayed)
 
 

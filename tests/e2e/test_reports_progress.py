@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agentkv.connectors import cpu_worker
 from agentkv.connectors.host_copies import HostCopies, PageCopies
 
 from .checks import assert_exact, talk
@@ -51,8 +50,7 @@ class Gate:
             self.num_pages += len(copies)
             return load(copies)
 
-        monkeypatch.setattr(cpu_worker, "_INLINE_BYTES", 0)
-        monkeypatch.setattr(engine.copier.copies, "load", gated)
+            monkeypatch.setattr(engine.copier.copies, "load", gated)
 
 
 def test_a44_requests_that_share_a_load_start_together_after_it(

@@ -12,6 +12,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 11},
 }
+both_ways = pytest.mark.parametrize("copies", ["threads", "inline"], indirect=True)
 sampled = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 
 
@@ -32,6 +33,7 @@ def test_a_held_session_resumes_from_the_pool(
     assert engine.loaded_blocks == 0
 
 
+@both_ways
 @sampled
 def test_a_swapped_session_resumes_from_dram(
     base: Engine, start: StartEngine, sampling: dict[str, Any]
@@ -164,6 +166,7 @@ def _run_and_abort(
     return engine.run(asks.values(), concurrency=len(asks), on_step=abort)
 
 
+@both_ways
 @pytest.mark.parametrize("dram", ["16MiB", "3MiB"])
 def test_a_crowd_in_a_small_pool(base: Engine, start: StartEngine, dram: str) -> None:
     """Sessions several times what the pool holds, and DRAM for all of them or for some."""

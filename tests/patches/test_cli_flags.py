@@ -22,7 +22,9 @@ def build_parser() -> FlexibleArgumentParser:
 
 def selected(*args: str) -> KVTransferConfig:
     """What vLLM takes from a command line as its KV transfer config."""
-    namespace: Namespace = build_parser().parse_args(list(args))
+    # Any folder that exists: vLLM looks up the name of a model, and nothing here is a name.
+    folder = str(Path(__file__).parent)
+    namespace: Namespace = build_parser().parse_args(["--model", folder, *args])
     return EngineArgs.from_cli_args(namespace).kv_transfer_config
 
 
