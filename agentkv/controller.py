@@ -13,12 +13,13 @@ from its clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentkv import metrics
 from agentkv.appraisal import Appraiser, Deps
 from agentkv.config import AgentKVConfig
+from agentkv.entries import decision_fields, resume_fields
 from agentkv.events import TurnTag
 from agentkv.metrics import Recorder
 from agentkv.policy import Action, Decision, PauseView
@@ -53,6 +54,8 @@ class Controller:
         self._pool_tokens = pool_blocks * tokens_per_hash
         # Paused sessions whose blocks were not given up; stale entries are dropped when met.
         self._kept: dict[SessionKey, Session] = {}
+        # Given-up sessions of which DRAM evicted something since they were last looked at.
+        self._robbed: dict[SessionKey, Session] = {}
         # Pauses in the order in which their leases end.
         self._leases: deque[tuple[Session, Pause]] = deque()
         self.sessions = SessionTracker(
@@ -144,8 +147,28 @@ class Controller:
                 continue
             yield self._give_up(session, pause, action)
         for session, pause in held:
-            self._override_hold(session, pause)
+            why = "requests need its blocks and nothing else is left"
+            self._overrule(session, pause, Action.SWAP, why)
             yield self._give_up(session, pause, Action.SWAP)
+
+    def note_evicted(self, hashes: Iterable[bytes]) -> None:
+        """DRAM gave these blocks up for others: pauses that counted on them are looked at again."""
+        for block_hash in hashes:
+            owner = self.sessions.tree.owner_at(block_hash)
+            session = self.sessions.get(owner) if isinstance(owner, SessionKey) else None
+            if session is not None and session.pause is not None and session.pause.is_given_up:
+                self._robbed[session.key] = session
+
+    def settle_evicted(self) -> None:
+        """A swapped pause of which DRAM has nothing left will be recomputed: say so."""
+        robbed, self._robbed = self._robbed, {}
+        for session in robbed.values():
+            pause = session.pause
+            if pause is None or pause.decision is None or _action_of(pause) is not Action.SWAP:
+                continue
+            refs = self.sessions.private_blocks(session)
+            if refs and self._deps.count_missing(refs) == len(refs):
+                self._overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
 
     def take_dead(self) -> list[BlockRef]:
         """Blocks no session needs any more: ended, abandoned or superseded."""
@@ -172,6 +195,7 @@ class Controller:
         """The engine dropped its caches: no block of ours is anywhere."""
         self._kept.clear()
         self._leases.clear()
+        self._robbed.clear()
         self.sessions.clear()
 
     def close(self) -> None:
@@ -193,36 +217,18 @@ class Controller:
             self._record_decision(kind, session, pause, view)
         return decision
 
-    def _override_hold(self, session: Session, pause: Pause) -> None:
-        """A hold is soft: with nothing else left to give, requests that wait come first."""
+    def _overrule(self, session: Session, pause: Pause, action: Action, why: str) -> None:
+        """What happened has decided otherwise: the pause and the ledger follow."""
         assert pause.decision is not None
-        pause.decision = replace(
-            pause.decision,
-            action=Action.SWAP,
-            reason=f"requests need its blocks and nothing else is left ({pause.decision.reason})",
-        )
+        reason = f"{why} ({pause.decision.reason})"
+        pause.decision = replace(pause.decision, action=action, reason=reason)
         view = self.appraiser.view(session, pause, self._deps.clock.monotonic_s())
         self._record_decision("redecide", session, pause, view)
 
     def _record_decision(self, kind: str, session: Session, pause: Pause, view: PauseView) -> None:
-        decision = pause.decision
-        assert decision is not None
-        self._deps.recorder.count(metrics.DECISIONS, decision.action.value)
-        self._deps.ledger.record(
-            kind,
-            pause_id=pause.pause_id,
-            session_id=session.key.name,
-            turn=pause.turn,
-            tool=pause.tag.tool,
-            action=decision.action.value,
-            reason=decision.reason,
-            context_tokens=pause.context_tokens,
-            kv_bytes=view.kv_bytes,
-            estimate_p50_s=view.wait.p50_s,
-            break_even_s=decision.break_even_s,
-            pressure=view.pressure,
-            costs_s=dict(decision.costs_s),
-        )
+        assert pause.decision is not None
+        self._deps.recorder.count(metrics.DECISIONS, pause.decision.action.value)
+        self._deps.ledger.record(kind, **decision_fields(session, pause, view))
 
     def _within_limits(
         self, session: Session, pause: Pause, decision: Decision, now_s: float
@@ -278,13 +284,7 @@ class Controller:
         action = _action_of(pause)
         self._deps.ledger.record(
             "resume",
-            pause_id=pause.pause_id,
-            session_id=turn.session.key.name,
-            turn=turn.number,
-            request_id=turn.request_id,
-            wait_s=wait_s,
-            action=action.value,
-            prompt_tokens=turn.prompt_tokens,
+            **resume_fields(turn, pause, action, wait_s),
             gpu_hit_tokens=gpu_hit_tokens,
             dram_hit_tokens=dram_hit_tokens,
             recomputed_tokens=recomputed,

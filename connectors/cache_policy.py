@@ -31,6 +31,8 @@ class AgentKVCachePolicy(LRUCachePolicy):
         self._arrived: Counter[OffloadKey] = Counter()
         # Called before blocks are chosen for eviction: the last moment to protect some.
         self.before_evict: Callable[[], None] | None = None
+        # Called with what was evicted.
+        self.after_evict: Callable[[list[OffloadKey]], None] | None = None
 
     def mark_worthless(self, keys: Iterable[OffloadKey]) -> int:
         """Ranks these blocks below all others, the first one lowest; returns how many were here.
@@ -77,6 +79,8 @@ class AgentKVCachePolicy(LRUCachePolicy):
         if n and self.before_evict is not None:
             self.before_evict()
         victims: Victims | None = super().evict(n, protected)
+        if victims and self.after_evict is not None:
+            self.after_evict([key for key, _ in victims])
         return victims
 
     def insert(self, key: OffloadKey, chunk: ChunkStatus) -> None:

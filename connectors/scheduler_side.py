@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
 from vllm.logger import init_logger
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_offload.base import OffloadKey
+from vllm.v1.kv_offload.base import OffloadKey, get_offload_block_hash
 from vllm.v1.request import Request
 
 from agentkv import metrics
@@ -99,6 +99,7 @@ class SchedulerSide:
         self._tidied_at_s = self._clock.monotonic_s()
         self._faults: set[str] = set()
         dram.before_evict = self.before_dram_evicts
+        dram.after_evict = self.after_dram_evicted
 
     def attach_pool(self, pool: BlockPool) -> None:
         self._order = PoolOrder(pool, self._layout.groups)
@@ -119,6 +120,7 @@ class SchedulerSide:
             self._recorder.count(metrics.TAGS)
         self._recorder.count(metrics.TAG_PROBLEMS, by=len(problems))
         self._requests[request.request_id] = request
+        self.controller.settle_evicted()
         self.controller.turn_arrived(
             request.request_id,
             name=request.session_id or tag.session_id,
@@ -139,6 +141,11 @@ class SchedulerSide:
     def before_dram_evicts(self) -> None:
         """The DRAM tier is about to choose what to evict."""
         self._arrived.protect_in_dram()
+
+    @_never_raises
+    def after_dram_evicted(self, keys: Iterable[OffloadKey]) -> None:
+        """The DRAM tier has made room."""
+        self.controller.note_evicted(get_offload_block_hash(key) for key in keys)
 
     @_never_raises
     def on_matched(self, request: Request, gpu_hit_tokens: int, *, is_short: bool) -> None:
@@ -221,6 +228,7 @@ class SchedulerSide:
             return
         if now_s - self._tidied_at_s >= _TIDY_EVERY_S:
             self._tidied_at_s = now_s
+            self.controller.settle_evicted()
             self.controller.tidy()
             self._record_pool(self._order)
         self._discard_dead(self._order)

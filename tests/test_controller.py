@@ -285,3 +285,34 @@ def test_after_clearing_nothing_is_given_up() -> None:
     world.controller.clear()
     world.press()
     assert world.victims() == []
+
+
+def test_a_swapped_pause_of_which_dram_has_nothing_left_is_recomputed() -> None:
+    world = World()
+    world.press()
+    world.turn("a", range(20), TurnTag(expected_wait_s=60))
+    world.press()
+    assert world.victims() == [("a", Action.SWAP)]
+    evicted = chain(*range(20))
+    world.missing = 19
+    world.controller.note_evicted(evicted[1:])
+    world.controller.settle_evicted()
+    assert world.records("redecide") == [], "what is left can still be loaded"
+    world.missing = 20
+    world.controller.note_evicted(evicted[:1])
+    world.controller.settle_evicted()
+    (record,) = world.records("redecide")
+    assert record["action"] == "recompute" and "DRAM needed the room" in record["reason"]
+    world.controller.note_evicted(evicted)
+    world.controller.settle_evicted()
+    assert len(world.records("redecide")) == 1
+    world.turn("a", range(21))
+    assert world.records("resume")[0]["action"] == "recompute"
+
+
+def test_what_dram_evicts_of_a_pause_that_still_has_its_blocks_changes_nothing() -> None:
+    world = World(missing=10**6)
+    world.turn("a", range(20))
+    world.controller.note_evicted(chain(*range(20)))
+    world.controller.settle_evicted()
+    assert world.records("redecide") == []

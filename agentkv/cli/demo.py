@@ -45,7 +45,11 @@ PictureOption = Annotated[Path, typer.Option(help="The timeline picture.", metav
 SeedOption = Annotated[int, typer.Option(help="Weights, sessions, waits and order follow it.")]
 SessionsOption = Annotated[int, typer.Option(min=1, help="How many sessions to play.")]
 MaxWaitOption = Annotated[
-    float, typer.Option(min=0.0, help="Longer tool waits are cut to this; none is scaled.")
+    float | None,
+    typer.Option(
+        min=0.0,
+        help="Longer tool waits are cut to this; none is scaled. Default: what fits four minutes.",
+    ),
 ]
 KeepLogsOption = Annotated[
     Path | None,
@@ -62,7 +66,7 @@ def demo(
     picture: PictureOption = Path("agentkv-demo.png"),
     seed: SeedOption = 0,
     sessions: SessionsOption = 16,
-    max_wait_s: MaxWaitOption = 12.0,
+    max_wait_s: MaxWaitOption = None,
     keep_logs: KeepLogsOption = None,
     quick: QuickOption = False,
 ) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from rich.console import Console
@@ -36,9 +36,16 @@ from agentkv.demo.summary import Ratio, ratio, summarize
 from agentkv.demo.text import FillText, recorded_sessions, training_texts
 from agentkv.demo.trace import trace_workload
 from agentkv.demo.waits import shipped_waits
-from agentkv.demo.workload import PromptCounter, Workload, cap_waits, shipped_workload
+from agentkv.demo.workload import (
+    PromptCounter,
+    Workload,
+    cap_waits,
+    fitting_cap_s,
+    shipped_workload,
+)
 
-_Result = TypeVar("_Result")
+# Two replays of this length, two servers starting and the ratio rounds make about three minutes.
+REPLAY_BUDGET_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class DemoSettings:
     seed: int = 0
     num_sessions: int = 16
     num_agents: int = 8
-    max_wait_s: float = 12.0
+    max_wait_s: float | None = None
     trace: Path | None = None
     block_size: int = 32
     pool_tokens: int = 12_288
@@ -164,7 +171,11 @@ def _workload(settings: DemoSettings, tokenizer: Tokenizer, fill: FillText) -> W
             max_context_tokens=settings.max_context_tokens,
             max_turns=settings.max_turns,
         )
-    return cap_waits(workload, settings.max_wait_s)
+    cap_s = settings.max_wait_s
+    if cap_s is None:
+        agents = settings.num_agents
+        cap_s = fitting_cap_s(workload, num_agents=agents, budget_s=REPLAY_BUDGET_S)
+    return cap_waits(workload, cap_s)
 
 
 def _print_workload(

@@ -17,11 +17,16 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from agentkv.demo.client import Message
 from agentkv.demo.text import FillText
-from agentkv.demo.workload import PlannedSession, PlannedTurn, PromptCounter, Workload
+from agentkv.demo.workload import (
+    MIN_TURNS,
+    PlannedSession,
+    PlannedTurn,
+    PromptCounter,
+    Workload,
+)
 from agentkv.errors import ConfigError
 
 MAIN = "main"
-MIN_TURNS = 3
 MIN_MESSAGE_TOKENS = 4
 TEMPLATE_TOKENS = 6  # about as many as the chat template puts around one message
 # A prompt that keeps less of its source than this was edited or compacted, not appended to.

@@ -5,6 +5,8 @@ plugin and the stock server see the same tokens turn by turn and can be compared
 Where: built after the text and the tokenizer; `trace` builds the same values from a trace file.
 """
 
+import heapq
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +21,9 @@ from agentkv.demo.text import RecordedSession
 from agentkv.demo.waits import WaitSampler, command_of
 
 MAX_COMMAND_CHARS = 200
+MIN_TURNS = 3
+CAPS_S = (12.0, 8.0, 6.0, 4.0, 3.0, 2.0, 1.0, 0.5)
+TURN_S = 0.15  # about what a turn of the small model takes on two cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +99,22 @@ def shipped_workload(
 ) -> Workload:
     """`num_sessions` of the shipped sessions in a seeded order (again from the start when short).
 
-    A session ends before the turn whose prompt would pass `max_context_tokens`.
+    A session ends before the turn whose prompt would pass `max_context_tokens`; those left with
+    fewer than `MIN_TURNS` turns are passed over.
     """
     order = list(recorded)
     random.Random(f"{seed}/order").shuffle(order)
     sessions: list[PlannedSession] = []
-    for number in range(num_sessions):
-        source = order[number % len(order)]
-        session_id = f"{number + 1:02d}-{source.session_id[:4]}"
+    for source in itertools.islice(itertools.cycle(order), 2 * num_sessions + len(order)):
+        session_id = f"{len(sessions) + 1:02d}-{source.session_id[:4]}"
         turns = _planned_turns(source, session_id, counter, waits, seed=seed)
         kept = tuple(turn for turn in turns if turn.prompt_tokens <= max_context_tokens)
-        sessions.append(PlannedSession(session_id=session_id, turns=kept))
+        if len(kept) >= MIN_TURNS:
+            sessions.append(PlannedSession(session_id=session_id, turns=kept))
+        if len(sessions) == num_sessions:
+            break
     statement = (
-        f"{num_sessions} sessions of a coding agent (mini-swe-agent, recorded by LMCache), waits"
+        f"{len(sessions)} sessions of a coding agent (mini-swe-agent, recorded by LMCache), waits"
         " drawn from measured quantiles of each command's class; sessions end at"
         f" {max_context_tokens:,} prompt tokens."
     )
@@ -170,6 +178,22 @@ def cap_waits(workload: Workload, max_wait_s: float) -> Workload:
         "longest_wait_s": round(longest_s, 3),
     }
     return replace(workload, sessions=sessions, notes={**workload.notes, **waits_note})
+
+
+def fitting_cap_s(workload: Workload, *, num_agents: int, budget_s: float) -> float:
+    """The largest of `CAPS_S` with which a replay should last no longer than `budget_s`.
+
+    The length is estimated: `num_agents` agents, all waits, and `TURN_S` for each turn.
+    Returns the smallest cap when none fits.
+    """
+    for cap_s in CAPS_S:
+        agents = [0.0] * num_agents
+        for session in workload.sessions:
+            waits_s = sum(min(turn.recorded_wait_s, cap_s) for turn in session.turns[:-1])
+            heapq.heapreplace(agents, agents[0] + waits_s + TURN_S * len(session.turns))
+        if max(agents) <= budget_s:
+            return cap_s
+    return CAPS_S[-1]
 
 
 def _common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -4,7 +4,13 @@ import pytest
 
 from agentkv.demo.text import RecordedSession
 from agentkv.demo.waits import shipped_waits
-from agentkv.demo.workload import PromptCounter, Workload, cap_waits, shipped_workload
+from agentkv.demo.workload import (
+    PromptCounter,
+    Workload,
+    cap_waits,
+    fitting_cap_s,
+    shipped_workload,
+)
 
 from .builders import planned, session, workload
 
@@ -40,6 +46,7 @@ def test_each_prompt_is_a_token_prefix_of_the_next(
 def test_no_prompt_passes_the_limit_and_contexts_of_4000_tokens_are_reached(
     shipped: Workload,
 ) -> None:
+    assert len(shipped.sessions) == 6 and all(len(each.turns) >= 3 for each in shipped.sessions)
     longest = [each.turns[-1].prompt_tokens for each in shipped.sessions]
     assert 4000 < max(longest) <= 6000
 
@@ -76,3 +83,12 @@ def test_waits_are_cut_not_scaled_and_the_cut_is_counted() -> None:
     assert capped.notes["waits_cut"] == 2
     assert capped.notes["waits_total"] == 3
     assert capped.notes["longest_wait_s"] == 51.0
+
+
+def test_the_largest_cap_is_chosen_with_which_the_agents_are_done_in_time() -> None:
+    sessions = [session(name, *[planned(recorded_wait_s=100.0)] * 3) for name in "abcd"]
+    # Two agents play two sessions each: four waits, and six turns of 0.15 s.
+    assert fitting_cap_s(workload(*sessions), num_agents=2, budget_s=33.0) == 8.0
+    assert fitting_cap_s(workload(*sessions), num_agents=2, budget_s=32.0) == 6.0
+    assert fitting_cap_s(workload(*sessions), num_agents=4, budget_s=33.0) == 12.0
+    assert fitting_cap_s(workload(*sessions), num_agents=1, budget_s=1.0) == 0.5
