@@ -5,7 +5,7 @@ found cached, by the same rule; the ledger adds what only the plugin knows (deci
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentkv.demo.ledger_file import LedgerPause
 from agentkv.demo.replay import PlayedTurn, Replay
@@ -89,11 +89,9 @@ def _row(
     paused, resumed = session.turns[number], session.turns[number + 1]
     with_plugin = plugin.turns[session.session_id, number + 1]
     without = stock.turns[session.session_id, number + 1]
-    pause = pauses.get((session.session_id, number))
-    resume = pause.resume if pause else None
     known = resumed.known_tokens
     cached, cached_stock = with_plugin.result.cached_tokens, without.result.cached_tokens
-    return PauseRow(
+    row = PauseRow(
         session=session.session_id,
         turn=number,
         tool=paused.tool,
@@ -109,13 +107,22 @@ def _row(
         recomputed_tokens=recomputed_tokens(known, cached, block_size),
         recomputed_stock_tokens=recomputed_tokens(known, cached_stock, block_size),
         is_same_answer=_is_same(with_plugin, without),
-        action=pause.action if pause else None,
+    )
+    pause = pauses.get((session.session_id, number))
+    return row if pause is None else _with_ledger(row, pause)
+
+
+def _with_ledger(row: PauseRow, pause: LedgerPause) -> PauseRow:
+    resume = pause.resume
+    return replace(
+        row,
+        action=pause.action,
         tier=resume.tier if resume else None,
-        reason=pause.reason if pause else None,
-        estimate_p50_s=pause.decisions[-1].estimate_p50_s if pause else None,
-        break_even_s=pause.decisions[-1].break_even_s if pause else None,
+        reason=pause.reason,
+        estimate_p50_s=pause.decisions[-1].estimate_p50_s,
+        break_even_s=pause.decisions[-1].break_even_s,
         gpu_hit_tokens=resume.gpu_hit_tokens if resume else None,
         dram_hit_tokens=resume.dram_hit_tokens if resume else None,
-        num_decisions=len(pause.decisions) if pause else 0,
+        num_decisions=len(pause.decisions),
         regret_s=resume.regret_s if resume else None,
     )

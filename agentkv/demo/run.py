@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 from tokenizers import Tokenizer
 
 from agentkv import __version__
@@ -46,6 +47,7 @@ from agentkv.demo.workload import (
 
 # Two replays of this length, two servers starting and the ratio rounds make about three minutes.
 REPLAY_BUDGET_S = 45.0
+LABEL_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +186,13 @@ def _print_workload(
     contexts = [session.turns[-1].prompt_tokens for session in workload.sessions]
     average = sum(contexts) // len(contexts)
     dram_tokens = settings.dram_bytes // shape.kv_bytes_per_token
-    console.print(f"[bold]Workload[/]  {workload.statement()}")
-    console.print(f"           {waits_statement(workload)}")
-    console.print(
-        f"[bold]Memory[/]    {settings.num_agents} agents at once, contexts up to"
+    _say(console, "Workload", f"{workload.statement()} {waits_statement(workload)}")
+    _say(
+        console,
+        "Memory",
+        f"{settings.num_agents} agents at once, contexts up to"
         f" {max(contexts):,} tokens (mean at the end {average:,}); pool {settings.pool_tokens:,}"
-        f" tokens, DRAM {dram_tokens:,} tokens ({settings.dram_bytes >> 20} MiB)."
+        f" tokens, DRAM {dram_tokens:,} tokens ({settings.dram_bytes >> 20} MiB).",
     )
 
 
@@ -213,7 +216,7 @@ def _specs(settings: DemoSettings, folder: Path) -> list[ServerSpec]:
 def _wait_ready(servers: Sequence[Server], console: Console) -> float:
     with console.status("starting two vLLM servers, with and without agentkv"):
         start_s = wait_ready(servers)
-    console.print(f"[bold]Servers[/]   both ready after {start_s:.0f} s.")
+    _say(console, "Servers", f"both ready after {start_s:.0f} s.")
     return start_s
 
 
@@ -237,10 +240,8 @@ def _measure_ratios(
             lambda done, total: status.update(f"timing resumes side by side: {done}/{total}")
         )
     checked = check_samples(samples, ledger.pauses(), settings.block_size)
-    console.print(
-        f"[bold]Resumes[/]   {settings.ratio_rounds} rounds timed in"
-        f" {time.perf_counter() - began_s:.0f} s."
-    )
+    took_s = time.perf_counter() - began_s
+    _say(console, "Resumes", f"{settings.ratio_rounds} rounds timed in {took_s:.0f} s.")
     return {
         "hold": ratio(checked, "hold", "local_hit"),
         "resume": ratio(checked, "swap", "recompute"),
@@ -269,11 +270,22 @@ def _replay(
             max_tokens=settings.max_tokens,
             watcher=board,
         )
-    console.print(
-        f"[bold]Replay[/]    {title}: {len(workload.sessions)} sessions, {len(replay.turns)} turns"
-        f" in {replay.duration_s:.0f} s."
+    _say(
+        console,
+        "Replay",
+        f"{title}: {len(workload.sessions)} sessions, {len(replay.turns)} turns in"
+        f" {replay.duration_s:.0f} s.",
     )
     return replay
+
+
+def _say(console: Console, label: str, text: str) -> None:
+    """A line of progress; what does not fit goes on below the text, not below the label."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=LABEL_WIDTH, style="bold")
+    grid.add_column()
+    grid.add_row(label, text)
+    console.print(grid)
 
 
 @contextmanager

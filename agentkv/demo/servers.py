@@ -24,8 +24,9 @@ import httpx
 from agentkv.errors import AgentKVError
 
 READY_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 8.0
+STOP_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 25
+LOG_LINE_CHARS = 300
 
 
 class ServerError(AgentKVError):
@@ -137,7 +138,10 @@ class Server:
 
     def _failure(self, what: str) -> str:
         tail = "\n".join(log_tail(self.log_path))
-        return f"the {self.spec.name} server {what}; the end of {self.log_path}:\n{tail}"
+        return (
+            f"the {self.spec.name} server {what} (--keep-logs DIR keeps its whole log); the end of"
+            f" {self.log_path.name}:\n{tail}"
+        )
 
 
 def start(spec: ServerSpec, log_path: Path) -> Server:
@@ -197,7 +201,8 @@ def free_port() -> int:
 
 
 def log_tail(path: Path, num_lines: int = LOG_TAIL_LINES) -> list[str]:
-    """The last lines of a log file; empty when there is none."""
+    """The last lines of a log file, long ones cut short; empty when there is none."""
     if not path.exists():
         return []
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-num_lines:]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line[:LOG_LINE_CHARS] for line in lines[-num_lines:]]

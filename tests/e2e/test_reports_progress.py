@@ -50,7 +50,7 @@ class Gate:
             self.num_pages += len(copies)
             return load(copies)
 
-            monkeypatch.setattr(engine.copier.copies, "load", gated)
+        monkeypatch.setattr(engine.copier.copies, "load", gated)
 
 
 def test_a44_requests_that_share_a_load_start_together_after_it(
