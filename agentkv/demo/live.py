@@ -56,7 +56,7 @@ class ReplayBoard:
     def pause_started(self, agent: int, session: PlannedSession, turn: int) -> None:
         """See ReplayWatcher."""
         planned = session.turns[turn]
-        what = (planned.command or planned.tool or "human").splitlines()[0][:30]
+        what = (planned.command or planned.tool or "(tool not named)").splitlines()[0][:30]
         self._set(agent, session, turn, what, is_paused=True)
 
     def session_ended(self, agent: int, session: PlannedSession) -> None:

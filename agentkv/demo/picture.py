@@ -118,7 +118,7 @@ def _label(
     share = (after.start_s - before.end_s) / duration_s
     if share < LABEL_MIN_SHARE:
         return
-    text = (planned.command or planned.tool or "no tool call").splitlines()[0]
+    text = (planned.command or planned.tool or "").partition("\n")[0]
     centre = (before.end_s + after.start_s) / 2
     shown = text[: int(LETTERS_PER_WIDTH * share)]
     # A shell command is full of dollar signs, and none of them starts a formula.
@@ -162,6 +162,8 @@ def _lane_legend(axes: Any) -> None:
 
 
 def _draw_resumes(axes: Any, rows: Sequence[PauseRow]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     times_s = {
         ("stock vLLM", STOCK): [row.ttft_stock_s for row in rows],
         ("agentkv", PLUGIN): [row.ttft_s for row in rows],
@@ -174,8 +176,9 @@ def _draw_resumes(axes: Any, rows: Sequence[PauseRow]) -> None:
         axes.axvline(level, color="#BBBBBB", lw=0.8, ls=":", zorder=0)
         axes.text(level, 1.01, f"p{level}", transform=axes.get_xaxis_transform(), **SMALL_LABEL)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("ms, log scale")
     axes.set_xlabel("% of resumes, fastest first")
     axes.set_title("Time to the first token after a pause", loc="left")

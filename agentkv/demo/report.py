@@ -6,14 +6,16 @@ Where: last step; the values come from `rows` and `summary`, the picture from `p
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, JustifyMethod
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from agentkv.demo.rows import PauseRow
 from agentkv.demo.summary import Ratio
@@ -21,19 +23,22 @@ from agentkv.demo.summary import Ratio
 MAX_ROWS = 25
 NUM_LONGEST = 4
 MAX_COMMAND_CHARS = 26
+MIN_TOOL_CHARS = 6
+WIDE_CHARS = 110
+TOOL = "tool runs"
 # Name to whether it is a number.
 COLUMNS = {
     "session": False,
     "turn": True,
-    "tool runs": False,
-    "wait s": True,
+    TOOL: False,
+    "wait\ns": True,
     "action": False,
-    "KV from": False,
+    "KV\nfrom": False,
     "reused": True,
     "again": True,
     "ms": True,
-    "stock again": True,
-    "stock ms": True,
+    "stock\nagain": True,
+    "stock\nms": True,
 }
 ACTION_STYLES = {"hold": "green", "swap": "blue", "recompute": "dark_orange3"}
 TARGETS = {"hold": 1.1, "resume": 0.18}
@@ -57,18 +62,38 @@ def _difference_s(row: PauseRow) -> float:
     return abs(row.ttft_stock_s - row.ttft_s)
 
 
-def pause_table(rows: Sequence[PauseRow], total: int) -> Table:
-    """A row per pause; times of the first token in milliseconds."""
+def pause_table(rows: Sequence[PauseRow], total: int, *, width: int) -> Table:
+    """A row per pause, at most `width` letters wide; times of the first token in milliseconds."""
     title = "Pauses and resumes"
     if len(rows) < total:
         title += f": the {len(rows)} most telling of {total}"
+    padding = int(width >= WIDE_CHARS)
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    table.padding = (0, padding)
+    cells = [_cells(row) for row in rows]
+    widths = {
+        name: max(cell_len(line) for line in name.split("\n") + _plain(column))
+        for name, column in zip(COLUMNS, zip(*cells, strict=True), strict=False)
+    }
+    # On a narrow screen the tool gives way, and no number does.
+    others = sum(letters for name, letters in widths.items() if name != TOOL)
+    room = max(MIN_TOOL_CHARS, width - others - (2 * padding + 1) * len(COLUMNS) - 1)
     for name, is_number in COLUMNS.items():
-        justify: JustifyMethod = "right" if is_number else "left"
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*_cells(row), style="bold red" if not row.is_same_answer else None)
+        table.add_column(
+            name,
+            justify="right" if is_number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=room if name == TOOL else None,
+            vertical="bottom",
+        )
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(*line, style="bold red" if not row.is_same_answer else None)
     return table
+
+
+def _plain(cells: Iterable[str]) -> list[str]:
+    return [Text.from_markup(cell).plain for cell in cells]
 
 
 def _cells(row: PauseRow) -> list[str]:
@@ -90,7 +115,7 @@ def _cells(row: PauseRow) -> list[str]:
 
 
 def _tool(row: PauseRow) -> str:
-    text = (row.command or row.tool or "(no tool call)").splitlines()[0]
+    text = (row.command or row.tool or "(not named)").splitlines()[0]
     short = text if len(text) <= MAX_COMMAND_CHARS else text[: MAX_COMMAND_CHARS - 1] + "…"
     return short.replace("[", r"\[")
 
@@ -154,7 +179,7 @@ def print_report(
 ) -> None:
     """Table, what its marks mean, and the summary."""
     shown = telling_rows(rows)
-    console.print(pause_table(shown, len(rows)))
+    console.print(pause_table(shown, len(rows), width=console.width))
     console.print(
         "reused, again: tokens of the session's earlier prompts that were found, or had to be"
         " computed again. ms: time to the first token. stock: vLLM without agentkv."

@@ -13,7 +13,7 @@ from agentkv.demo.client import TurnResult
 from agentkv.demo.ledger_file import LedgerFile, LedgerPause
 from agentkv.demo.picture import COLOURS, draw_picture, pause_segments
 from agentkv.demo.replay import Replay
-from agentkv.demo.report import print_report, telling_rows, write_json
+from agentkv.demo.report import pause_table, print_report, telling_rows, write_json
 from agentkv.demo.rows import PauseRow, mismatched_turns, pause_rows, recomputed_tokens
 from agentkv.demo.summary import Ratio, ratio, summarize
 from agentkv.demo.workload import Workload
@@ -194,6 +194,16 @@ def test_the_report_shows_the_cut_waits_the_ratio_and_the_verdict(
     assert "6.00*" in text and "Waits were cut at 6 s." in text
     assert "1 hold, 1 swap, 1 recompute" in text
     assert "0.15 = 30 ms" in text and "3 rounds" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_no_number_is_cut_on_a_narrow_screen(rows: list[PauseRow], width: int) -> None:
+    wide = replace(rows[0], prompt_tokens=5000, reused_tokens=4992, recomputed_stock_tokens=4992)
+    screen = Console(file=io.StringIO(), width=width)
+    screen.print(pause_table([replace(wide, action="recompute"), *rows], 9, width=width))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("4,992") == 2 and "recompute" in text and "6.00*" in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
 
 
 def test_the_json_file_holds_summary_pauses_with_reasons_and_provenance(
