@@ -68,6 +68,21 @@ def test_a25_the_same_answers_under_load_whatever_the_threads_do(
             assert engine.loaded_blocks > loaded_before
 
 
+def test_a25_a_block_is_not_computed_over_before_it_is_stored(
+    base: Engine, start: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow stores, and a pool whose blocks are all taken again at once."""
+    asks = [Ask(str(i), prompt_of(i, 8 * B + 5), 4) for i in range(16)]
+    want = base.run(asks)
+    engine = start(num_blocks=34)
+    with monkeypatch.context() as patch:
+        jitter(engine, patch, seed=0, longest_s=0.02)
+        assert_exact(want, engine.run(asks, concurrency=4))
+    engine.forget_pool()
+    assert_exact(want, engine.run(asks, concurrency=4))
+    assert engine.loaded_blocks >= 16 * 8
+
+
 def test_a27_what_a_preempted_turn_had_answered_is_stored_and_found(
     base: Engine, start: StartEngine
 ) -> None:
