@@ -3,9 +3,10 @@
     with the plugin:  hold = resumed from the pool        swap      = pushed out, back from DRAM
     without:          local_hit = vLLM's own prefix hit    recompute = pushed out, prefilled again
 
-All four on the same contexts, visit by visit: a visit is one round on one server, and the servers
-take turns in a seeded order. Why a rest between visits: vLLM's processes spin for a second after
-their last message, and on a small machine the idle server would slow the other one down.
+All four on the same contexts, visit by visit: a visit is one round on one server, with several
+resumes from the pool (short, so many are needed for a steady median) and one from elsewhere; the
+servers take turns in a seeded order. Why a rest between visits: vLLM's processes spin for a second
+after their last message, and on a small machine the idle server would slow the other one down.
 """
 
 import random
@@ -29,6 +30,7 @@ OTHERS_TOKENS = 16  # so many that the first of the others still answers when th
 REST_S = 1.1
 # A pushed-out context should be gone: this share may still be found without spoiling the round.
 GONE_SHARE = 0.05
+NEAR_RESUMES = 5  # of a visit
 # Much longer than any tool of the round: says that the session will not need its blocks soon.
 LONG_WAIT_S = 600.0
 SHORT_WAIT_S = 0.01
@@ -49,10 +51,14 @@ class RatioPlan:
 
 @dataclass(frozen=True, slots=True)
 class RatioSample:
-    """One measured resume; `problem` says why it is not what it claims to be, None when it is."""
+    """One measured resume, after the pause that turn `turn` of a round's session ended with.
+
+    `problem` says why it is not what it claims to be, None when it is.
+    """
 
     kind: str
     round: int
+    turn: int
     result: TurnResult
     known_tokens: int
     problem: str | None = None
@@ -90,15 +96,18 @@ class RatioRounds:
         return samples
 
     def _visit(self, client: httpx.Client, name: str, number: int) -> list[RatioSample]:
-        """Resumes a context from the pool, pushes it out, and resumes it again."""
+        """Resumes a context from the pool, again and again; pushes it out, and resumes it."""
         near, far = KINDS[name]
-        first = self._send(client, number, 0, _pause(SHORT_WAIT_S))
-        second = self._send(client, number, 1, _pause(LONG_WAIT_S))
+        turns = [self._send(client, number, 0, _pause(SHORT_WAIT_S))]
+        for step in range(1, NEAR_RESUMES + 1):
+            wait_s = LONG_WAIT_S if step == NEAR_RESUMES else SHORT_WAIT_S
+            turns.append(self._send(client, number, step, _pause(wait_s)))
         self._push_out(client, number)
-        third = self._send(client, number, 2, {"last_turn": True})
+        turns.append(self._send(client, number, len(turns), {"last_turn": True}))
+        kinds = [near] * NEAR_RESUMES + [far]
         return [
-            RatioSample(near, number, second, known_tokens=first.prompt_tokens),
-            RatioSample(far, number, third, known_tokens=second.prompt_tokens),
+            RatioSample(kind, number, turn, turns[turn + 1], turns[turn].prompt_tokens)
+            for turn, kind in enumerate(kinds)
         ]
 
     def _push_out(self, client: httpx.Client, number: int) -> None:
@@ -152,6 +161,7 @@ def check_samples(
         RatioSample(
             sample.kind,
             sample.round,
+            sample.turn,
             sample.result,
             sample.known_tokens,
             _problem(sample, pauses, block_size),
@@ -171,8 +181,8 @@ def _problem(
         return f"only {cached} of {reusable} tokens were found"
     if sample.kind == "local_hit":
         return None
-    turn, tier = {"hold": (0, "gpu"), "swap": (1, "dram")}[sample.kind]
-    pause = pauses.get((session_name(sample.round), turn))
+    tier = {"hold": "gpu", "swap": "dram"}[sample.kind]
+    pause = pauses.get((session_name(sample.round), sample.turn))
     if pause is None or pause.resume is None:
         return "the ledger has no resume for it"
     resume = pause.resume

@@ -157,7 +157,7 @@ def _ratio_cells(name: str, each: Ratio) -> tuple[str, str, str]:
     if each.ratio is None:
         return what, "no valid round", ""
     style = "green" if each.ratio <= TARGETS[name] else "yellow"
-    spread = f"p10 {each.p10:.2f}, p90 {each.p90:.2f}, {each.rounds} rounds"
+    spread = f"p10 {each.p10:.2f}, p90 {each.p90:.2f}, {each.pairs} pairs"
     return (
         f"{what} ({spread})",
         f"[{style}]{each.ratio:.2f}[/] = {_ms(each.over_p50_s)}",
@@ -188,9 +188,9 @@ def print_report(
     )
     console.print(summary_table(summary, ratios))
     for each in ratios.values():
-        if each.rounds_discarded:
+        if each.pairs_discarded:
             console.print(
-                f"{each.rounds_discarded} rounds of {each.over}/{each.under} were discarded:"
+                f"{each.pairs_discarded} pairs of {each.over}/{each.under} were discarded:"
                 f" {'; '.join(each.problems)}",
                 style="dim",
             )

@@ -20,7 +20,7 @@ ACTIONS = ("hold", "swap", "recompute")
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One median over another; `p10`..`p90` is the spread of the ratio round by round."""
+    """One median over another; `p10`..`p90` is the spread of the ratio pair by pair."""
 
     over: str
     under: str
@@ -29,20 +29,23 @@ class Ratio:
     p90: float | None
     over_p50_s: float | None
     under_p50_s: float | None
-    rounds: int
-    rounds_discarded: int
+    pairs: int
+    pairs_discarded: int
     problems: tuple[str, ...]
     mismatches: int
 
 
 def ratio(samples: Sequence[RatioSample], over: str, under: str) -> Ratio:
-    """Median first-token times `over` / `under`, over the rounds in which both are as claimed."""
+    """Median first-token times `over` / `under`, over the pairs of which both are as claimed.
+
+    A pair is the same resume, of the same round, with and without the plugin.
+    """
     by_kind = {
-        kind: {sample.round: sample for sample in samples if sample.kind == kind}
+        kind: {(each.round, each.turn): each for each in samples if each.kind == kind}
         for kind in (over, under)
     }
-    rounds = sorted(by_kind[over].keys() & by_kind[under].keys())
-    pairs = [(by_kind[over][number], by_kind[under][number]) for number in rounds]
+    keys = sorted(by_kind[over].keys() & by_kind[under].keys())
+    pairs = [(by_kind[over][key], by_kind[under][key]) for key in keys]
     good = [pair for pair in pairs if pair[0].problem is None and pair[1].problem is None]
     problems = {f"{s.kind}: {s.problem}" for pair in pairs for s in pair if s.problem is not None}
     times = np.array([[s.result.ttft_s for s in pair] for pair in good]).reshape(-1, 2)
@@ -56,8 +59,8 @@ def ratio(samples: Sequence[RatioSample], over: str, under: str) -> Ratio:
         p90=_percentile(each, 90),
         over_p50_s=_rounded(medians[0]) if good else None,
         under_p50_s=_rounded(medians[1]) if good else None,
-        rounds=len(good),
-        rounds_discarded=len(pairs) - len(good),
+        pairs=len(good),
+        pairs_discarded=len(pairs) - len(good),
         problems=tuple(sorted(problems)),
         mismatches=sum(not one.result.same_answer(other.result) for one, other in pairs),
     )

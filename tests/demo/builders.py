@@ -61,8 +61,9 @@ def replay(results: Mapping[tuple[str, int], TurnResult]) -> Replay:
 
 
 def sample(kind: str, number: int = 0, **fields: Any) -> RatioSample:
+    turn = fields.pop("turn", 0)
     known_tokens = fields.pop("known_tokens", 4200)
-    return RatioSample(kind, number, result(**fields), known_tokens)
+    return RatioSample(kind, number, turn, result(**fields), known_tokens)
 
 
 def pause_record(**fields: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def test_a_hold_must_have_come_from_the_pool(tmp_path: Path) -> None:
 
 
 def test_a_swap_must_have_come_from_dram(tmp_path: Path) -> None:
-    swap = sample("swap", cached_tokens=FULL)
+    swap = sample("swap", turn=1, cached_tokens=FULL)
     [good] = check_samples([swap], ledger(tmp_path, gpu=0, dram=FULL, turn=1), BLOCK)
     [bad] = check_samples([swap], ledger(tmp_path, gpu=FULL, dram=0, turn=1), BLOCK)
     [unseen] = check_samples([swap], {}, BLOCK)
@@ -57,7 +57,7 @@ def test_a_swap_must_have_come_from_dram(tmp_path: Path) -> None:
     assert unseen.problem == "the ledger has no resume for it"
 
 
-def test_a_ratio_is_one_of_medians_over_the_rounds_in_which_both_count() -> None:
+def test_a_ratio_is_one_of_medians_over_the_pairs_of_which_both_count() -> None:
     samples = [
         *(sample("local_hit", n, ttft_s=t) for n, t in enumerate((0.020, 0.022, 0.030, 9.0))),
         *(sample("hold", n, ttft_s=t) for n, t in enumerate((0.022, 0.021, 0.030, 9.0))),
@@ -73,12 +73,22 @@ def test_a_ratio_is_one_of_medians_over_the_rounds_in_which_both_count() -> None
     )
     assert known and all(each.problem for each in checked)
     discarded = ratio(checked, "hold", "local_hit")
-    assert (discarded.ratio, discarded.rounds, discarded.rounds_discarded) == (None, 0, 4)
+    assert (discarded.ratio, discarded.pairs, discarded.pairs_discarded) == (None, 0, 4)
     good = ratio(samples[:3] + samples[4:7], "hold", "local_hit")
     assert good.ratio == pytest.approx(0.022 / 0.022)
-    assert (good.rounds, good.mismatches) == (3, 0)
+    assert (good.pairs, good.mismatches) == (3, 0)
 
 
 def test_different_answers_in_a_round_are_counted() -> None:
     samples = [sample("swap", text="x"), sample("recompute", text="y")]
     assert ratio(samples, "swap", "recompute").mismatches == 1
+
+
+def test_the_resumes_of_a_round_are_paired_turn_by_turn() -> None:
+    samples = [
+        *(sample("hold", 0, turn=turn, text=f"answer {turn}") for turn in range(3)),
+        *(sample("local_hit", 0, turn=turn, text=f"answer {turn}") for turn in (2, 1, 0)),
+        sample("hold", 1, turn=0),
+    ]
+    paired = ratio(samples, "hold", "local_hit")
+    assert (paired.pairs, paired.mismatches) == (3, 0)

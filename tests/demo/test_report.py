@@ -193,7 +193,7 @@ def test_the_report_shows_the_cut_waits_the_ratio_and_the_verdict(
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "6.00*" in text and "Waits were cut at 6 s." in text
     assert "1 hold, 1 swap, 1 recompute" in text
-    assert "0.15 = 30 ms" in text and "3 rounds" in text
+    assert "0.15 = 30 ms" in text and "3 pairs" in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -223,7 +223,7 @@ def test_the_json_file_holds_summary_pauses_with_reasons_and_provenance(
         "too short",
         "nobody waits for blocks: holding is free",
     ]
-    assert value["summary"]["ratios"]["resume"]["rounds"] == 3
+    assert value["summary"]["ratios"]["resume"]["pairs"] == 3
 
 
 def test_a_pause_is_drawn_in_the_colours_of_its_decisions(
