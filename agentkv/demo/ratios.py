@@ -33,7 +33,7 @@ GONE_SHARE = 0.05
 NEAR_RESUMES = 5  # of a visit
 # Much longer than any tool of the round: says that the session will not need its blocks soon.
 LONG_WAIT_S = 600.0
-SHORT_WAIT_S = 0.01
+SHORT_WAIT_S = 0.05  # what the fast tools of the recorded sessions take
 
 PLUGIN, STOCK = "plugin", "stock"
 KINDS = {PLUGIN: ("hold", "swap"), STOCK: ("local_hit", "recompute")}
@@ -100,6 +100,7 @@ class RatioRounds:
         near, far = KINDS[name]
         turns = [self._send(client, number, 0, _pause(SHORT_WAIT_S))]
         for step in range(1, NEAR_RESUMES + 1):
+            time.sleep(SHORT_WAIT_S)
             wait_s = LONG_WAIT_S if step == NEAR_RESUMES else SHORT_WAIT_S
             turns.append(self._send(client, number, step, _pause(wait_s)))
         self._push_out(client, number)
