@@ -98,6 +98,19 @@ class HoldConfig(_Section):
     """A hold ends after this long; the pause is then decided anew."""
 
 
+class PrefetchConfig(_Section):
+    """Bringing a paused session's KV back to the GPU pool before its next turn."""
+
+    enabled: bool = True
+    """Fetch from DRAM without a request; off: a turn loads when it has arrived."""
+
+    reserve_fraction: Annotated[float, BeforeValidator(refuse_bool), Field(ge=0, lt=1)] = 0.05
+    """Part of the GPU pool that stays empty for new requests when idle room is filled."""
+
+    max_in_flight_bytes: Size = GIB
+    """KV on its way at once: a turn that needs a load now waits for no more than this."""
+
+
 class SessionsConfig(_Section):
     """How sessions are told apart and forgotten."""
 
@@ -151,6 +164,9 @@ class AgentKVConfig(_Section):
 
     hold: HoldConfig = HoldConfig()
     """Limits on holds."""
+
+    prefetch: PrefetchConfig = PrefetchConfig()
+    """Bringing KV back before the turn arrives."""
 
     sessions: SessionsConfig = SessionsConfig()
     """How sessions are told apart and forgotten."""

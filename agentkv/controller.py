@@ -12,17 +12,17 @@ from its clock.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentkv import metrics
 from agentkv.appraisal import Appraiser, Deps
 from agentkv.config import AgentKVConfig
-from agentkv.entries import decision_fields, resume_fields
+from agentkv.entries import decision_fields
 from agentkv.events import TurnTag
-from agentkv.metrics import Recorder
+from agentkv.pause_book import PauseBook
 from agentkv.policy import Action, Decision, PauseView
+from agentkv.resumes import action_of, record_resume
 from agentkv.sessions import (
     BlockRef,
     Pause,
@@ -52,12 +52,7 @@ class Controller:
         self._config = config
         self._deps = deps
         self._pool_tokens = pool_blocks * tokens_per_hash
-        # Paused sessions whose blocks were not given up; stale entries are dropped when met.
-        self._kept: dict[SessionKey, Session] = {}
-        # Given-up sessions of which DRAM evicted something since they were last looked at.
-        self._robbed: dict[SessionKey, Session] = {}
-        # Pauses in the order in which their leases end.
-        self._leases: deque[tuple[Session, Pause]] = deque()
+        self.pauses = PauseBook()
         self.sessions = SessionTracker(
             tokens_per_hash=tokens_per_hash,
             max_sessions=config.sessions.max_sessions,
@@ -76,8 +71,12 @@ class Controller:
         hashes: Sequence[bytes],
         prompt_tokens: int,
         tag: TurnTag,
+        reply_id: str | None = None,
     ) -> Turn:
-        """A request entered the waiting queue: its session resumes, or a new one begins."""
+        """A request entered the waiting queue: its session resumes, or a new one begins.
+
+        `reply_id`: the id that the client will see in its reply.
+        """
         now_s = self._deps.clock.monotonic_s()
         turn = self.sessions.arrive(
             request_id,
@@ -87,11 +86,12 @@ class Controller:
             prompt_tokens=prompt_tokens,
             tag=tag,
             now_s=now_s,
+            reply_id=reply_id,
         )
-        self._kept.pop(turn.session.key, None)
+        self.pauses.close(turn.session)
         pause = turn.closed_pause
         if pause is not None:
-            wait_s = now_s - pause.started_s
+            wait_s = (pause.tool_done_s or now_s) - pause.started_s
             self._deps.predictor.observe(pause.tag.tool, pause.tag.command, wait_s)
             self._deps.recorder.sample(metrics.WAIT_SECONDS, value=wait_s)
         return turn
@@ -103,7 +103,9 @@ class Controller:
             return
         self.sessions.schedule(turn)
         if turn.closed_pause is not None:
-            self._record_resume(turn, turn.closed_pause, gpu_hit_tokens, dram_hit_tokens)
+            record_resume(
+                self._deps, self.appraiser, turn, turn.closed_pause, gpu_hit_tokens, dram_hit_tokens
+            )
             turn.closed_pause = None
 
     def turn_preempted(self, request_id: str) -> None:
@@ -125,9 +127,20 @@ class Controller:
         if session.state is SessionState.ENDED:
             self._deps.ledger.record("end", session_id=session.key.name)
         elif session.pause is not None:
-            self._kept[session.key] = session
-            self._leases.append((session, session.pause))
+            self.pauses.open(session, session.pause)
             self._decide(session, session.pause, kind="pause")
+
+    def end(self, session: Session) -> None:
+        """No turn will follow: what only this session used may go."""
+        self.sessions.end(session)
+        self._deps.ledger.record("end", session_id=session.key.name)
+
+    def retag(self, session: Session, tag: TurnTag) -> None:
+        """More is known of an open pause: it is decided anew."""
+        pause = session.pause
+        if pause is not None and pause.tag != tag:
+            pause.tag = tag
+            self._decide(session, pause, kind="redecide")
 
     # --- pressure ---
 
@@ -137,10 +150,8 @@ class Controller:
         Recomputed ones go first, then swapped ones by how late they will return, holds last. The
         caller stops taking when it has enough.
         """
-        now_s = self._deps.clock.monotonic_s()
         held: list[tuple[Session, Pause]] = []
-        kept = sorted(self._kept_pauses(), key=lambda pair: _give_up_rank(pair[1], now_s))
-        for session, pause in kept:
+        for session, pause in self._by_give_up_rank():
             action = self._decide(session, pause, kind="redecide").action
             if action is Action.HOLD:
                 held.append((session, pause))
@@ -151,28 +162,41 @@ class Controller:
             self._overrule(session, pause, Action.SWAP, why)
             yield self._give_up(session, pause, Action.SWAP)
 
+    def later_returns(self, than_s: float, *, besides: Session) -> Iterator[Victim]:
+        """Paused sessions expected later, the latest first, whose KV may go for one expected then.
+
+        Only what DRAM has whole: whoever returns must not pay with computing for who returns first.
+        """
+        for session, pause in self._by_give_up_rank():
+            if session is besides or pause.returns_at_s <= than_s:
+                continue
+            if self._deps.count_missing(self.sessions.private_blocks(session)):
+                continue
+            if action_of(pause) is Action.HOLD:
+                why = "a session that returns sooner needs its blocks"
+                self._overrule(session, pause, Action.SWAP, why)
+            yield self._give_up(session, pause, action_of(pause))
+
+    def _by_give_up_rank(self) -> list[tuple[Session, Pause]]:
+        now_s = self._deps.clock.monotonic_s()
+        return sorted(self.pauses.kept(), key=lambda pair: _give_up_rank(pair[1], now_s))
+
     def note_evicted(self, hashes: Iterable[bytes]) -> None:
         """DRAM gave these blocks up for others: pauses that counted on them are looked at again."""
         for block_hash in hashes:
             owner = self.sessions.tree.owner_at(block_hash)
             session = self.sessions.get(owner) if isinstance(owner, SessionKey) else None
-            if session is not None and session.pause is not None and session.pause.is_given_up:
-                self._robbed[session.key] = session
+            if session is not None:
+                self.pauses.rob(session)
 
     def settle_evicted(self) -> None:
         """A swapped pause of which DRAM has nothing left will be recomputed: say so."""
-        robbed, self._robbed = self._robbed, {}
-        for session in robbed.values():
-            pause = session.pause
-            if pause is None or pause.decision is None or _action_of(pause) is not Action.SWAP:
+        for session, pause in self.pauses.take_robbed():
+            if pause.decision is None or action_of(pause) is not Action.SWAP:
                 continue
             refs = self.sessions.private_blocks(session)
             if refs and self._deps.count_missing(refs) == len(refs):
                 self._overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
-
-    def take_dead(self) -> list[BlockRef]:
-        """Blocks no session needs any more: ended, abandoned or superseded."""
-        return self.sessions.take_dead()
 
     def tidy(self) -> None:
         """Ends abandoned sessions, re-decides holds whose lease is over, refreshes the gauges."""
@@ -182,10 +206,9 @@ class Controller:
         )
         for session in abandoned:
             self._deps.ledger.record("end", session_id=session.key.name)
-        self._kept_pauses()  # drops the entries of sessions that ended
-        while self._leases and self._leases[0][1].started_s + self._config.hold.lease_s <= now_s:
-            session, pause = self._leases.popleft()
-            if session.pause is pause and _action_of(pause) is Action.HOLD:
+        self.pauses.drop_stale()
+        for session, pause in self.pauses.take_expired(now_s - self._config.hold.lease_s):
+            if action_of(pause) is Action.HOLD:
                 self._decide(session, pause, kind="redecide")
         for state, count in self.sessions.count_by_state().items():
             self._deps.recorder.gauge(metrics.SESSIONS, state.value, value=count)
@@ -193,9 +216,7 @@ class Controller:
 
     def clear(self) -> None:
         """The engine dropped its caches: no block of ours is anywhere."""
-        self._kept.clear()
-        self._leases.clear()
-        self._robbed.clear()
+        self.pauses.clear()
         self.sessions.clear()
 
     def close(self) -> None:
@@ -213,6 +234,7 @@ class Controller:
         previous = pause.decision
         pause.decision = decision
         pause.returns_at_s = now_s + view.wait.p50_s
+        pause.early_at_s = now_s + view.wait.p10_s
         if kind == "pause" or previous is None or previous.action is not decision.action:
             self._record_decision(kind, session, pause, view)
         return decision
@@ -235,7 +257,7 @@ class Controller:
     ) -> Decision:
         """A hold has a lease and a share of the pool; beyond either it becomes a swap."""
         lease_s = self._config.hold.lease_s
-        if _action_of(pause) is Action.HOLD and now_s - pause.started_s >= lease_s:
+        if action_of(pause) is Action.HOLD and now_s - pause.started_s >= lease_s:
             return replace(
                 decision, action=Action.SWAP, reason=f"held for the whole lease of {lease_s:g} s"
             )
@@ -253,66 +275,16 @@ class Controller:
     def _held_tokens(self, *, besides: Session) -> int:
         return sum(
             pause.context_tokens
-            for session, pause in self._kept_pauses()
-            if session is not besides and _action_of(pause) is Action.HOLD
+            for session, pause in self.pauses.kept()
+            if session is not besides and action_of(pause) is Action.HOLD
         )
-
-    def _kept_pauses(self) -> list[tuple[Session, Pause]]:
-        pairs: list[tuple[Session, Pause]] = []
-        for key, session in list(self._kept.items()):
-            if session.pause is None:
-                del self._kept[key]
-            else:
-                pairs.append((session, session.pause))
-        return pairs
 
     def _give_up(self, session: Session, pause: Pause, action: Action) -> Victim:
-        pause.is_given_up = True
-        self._kept.pop(session.key, None)
+        self.pauses.give_up(session, pause)
         return Victim(session, self.sessions.private_blocks(session), action)
-
-    # --- looking back ---
-
-    def _record_resume(
-        self, turn: Turn, pause: Pause, gpu_hit_tokens: int, dram_hit_tokens: int
-    ) -> None:
-        recomputed = max(0, turn.known_tokens - gpu_hit_tokens - dram_hit_tokens)
-        tier = _tier(gpu_hit_tokens, dram_hit_tokens)
-        wait_s = turn.arrived_s - pause.started_s
-        self._deps.recorder.count(metrics.RESUMES, tier)
-        _count_tokens(self._deps.recorder, turn, gpu_hit_tokens, dram_hit_tokens, recomputed)
-        action = _action_of(pause)
-        self._deps.ledger.record(
-            "resume",
-            **resume_fields(turn, pause, action, wait_s),
-            gpu_hit_tokens=gpu_hit_tokens,
-            dram_hit_tokens=dram_hit_tokens,
-            recomputed_tokens=recomputed,
-            tier=tier,
-            regret_s=self.appraiser.regret_s(pause, action, wait_s),
-        )
-
-
-def _count_tokens(recorder: Recorder, turn: Turn, gpu: int, dram: int, recomputed: int) -> None:
-    new = max(0, turn.prompt_tokens - gpu - dram - recomputed)
-    sources = {"gpu": gpu, "dram": dram, "recomputed": recomputed, "new": new}
-    for source, num_tokens in sources.items():
-        recorder.count(metrics.RESUME_TOKENS, source, by=num_tokens)
 
 
 def _give_up_rank(pause: Pause, now_s: float) -> tuple[int, float]:
     """Sorts pauses by what may go first: recompute, swap, hold; within each the latest return."""
     order = {Action.RECOMPUTE: 0, Action.SWAP: 1, Action.HOLD: 2}
-    return order[_action_of(pause)], -max(pause.returns_at_s, now_s)
-
-
-def _action_of(pause: Pause) -> Action:
-    return pause.decision.action if pause.decision is not None else Action.HOLD
-
-
-def _tier(gpu_hit_tokens: int, dram_hit_tokens: int) -> str:
-    if gpu_hit_tokens and dram_hit_tokens:
-        return "mixed"
-    if gpu_hit_tokens:
-        return "gpu"
-    return "dram" if dram_hit_tokens else "none"
+    return order[action_of(pause)], -max(pause.returns_at_s, now_s)

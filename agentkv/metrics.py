@@ -68,6 +68,30 @@ LOAD_FAILURES = Metric(
 )
 TAGS = Metric("agentkv:tags", Kind.COUNTER, "Requests that carried an agentkv tag.")
 TAG_PROBLEMS = Metric("agentkv:tag_problems", Kind.COUNTER, "Tag keys that were ignored.")
+SIGNALS = Metric(
+    "agentkv:signals", Kind.COUNTER, "Signals from outside by what became of them.", ("status",)
+)
+PREFETCHES = Metric(
+    "agentkv:prefetches",
+    Kind.COUNTER,
+    "Loads of a paused session's KV into the pool without a request, by what started them.",
+    ("trigger",),
+)
+PREFETCH_OUTCOMES = Metric(
+    "agentkv:prefetch_outcomes",
+    Kind.COUNTER,
+    "Prefetches by outcome: useful, late (the turn came first), lost (pushed out before it came), "
+    "useless (no turn wanted it) or failed.",
+    ("outcome",),
+)
+PREFETCHED_TOKENS = Metric(
+    "agentkv:prefetched_tokens", Kind.COUNTER, "Tokens whose KV was prefetched into the pool."
+)
+PREFETCH_EARLY = Metric(
+    "agentkv:prefetch_early_byte_seconds",
+    Kind.COUNTER,
+    "Bytes of useful prefetches times the seconds they lay in the pool before the turn came.",
+)
 FAULTS = Metric(
     "agentkv:faults",
     Kind.COUNTER,
@@ -98,6 +122,11 @@ ALL_METRICS: tuple[Metric, ...] = (
     LOAD_FAILURES,
     TAGS,
     TAG_PROBLEMS,
+    SIGNALS,
+    PREFETCHES,
+    PREFETCH_OUTCOMES,
+    PREFETCHED_TOKENS,
+    PREFETCH_EARLY,
     FAULTS,
     SESSIONS,
     PRESSURE,

@@ -19,6 +19,7 @@ from enum import Enum
 from agentkv.events import TurnTag
 from agentkv.policy.base import Decision
 from agentkv.prefix_tree import Leaf, PrefixTree
+from agentkv.reply_index import ReplyIndex
 
 BlockRef = tuple[int, bytes]
 """(depth, block hash): depth counts full hash blocks from the root, 1 for the first."""
@@ -31,6 +32,9 @@ class SessionState(str, Enum):
     ENDED = "ended"
 
 
+_LIVE_STATES = (SessionState.RUNNING, SessionState.PAUSED, SessionState.RESUMING)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionKey:
     """`scope` separates tenants (a digest of the cache salt); `name` is given or inferred."""
@@ -41,7 +45,13 @@ class SessionKey:
 
 @dataclass(slots=True)
 class Pause:
-    """The gap after a turn. `returns_at_s` is the predicted return on the monotonic clock."""
+    """The gap after a turn. Times are on the monotonic clock.
+
+    `returns_at_s` is the predicted return (median), `early_at_s` the time before which it is
+    unlikely (10 %). `tool_done_s`: when the client said that the tool is done, None until then.
+    `is_given_up`: its blocks went to the front of the free queue. `is_fetched`: there is nothing
+    more of it to bring back to the pool.
+    """
 
     pause_id: int
     turn: int
@@ -50,7 +60,10 @@ class Pause:
     context_tokens: int
     decision: Decision | None = None
     returns_at_s: float = 0.0
+    early_at_s: float = 0.0
+    tool_done_s: float | None = None
     is_given_up: bool = False
+    is_fetched: bool = False
 
 
 @dataclass(slots=True)
@@ -73,6 +86,7 @@ class Session:
     pause: Pause | None = None
     branches: list[Branch] = field(default_factory=list)
     active: dict[str, Turn] = field(default_factory=dict)
+    last_seq: int = -1
 
 
 @dataclass(slots=True)
@@ -106,10 +120,9 @@ class SessionTracker:
         self._infer_from_prefix = infer_from_prefix
         self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()
         self._turns: dict[str, Turn] = {}
+        self._replies: ReplyIndex[SessionKey] = ReplyIndex()
         self._dead: list[BlockRef] = []
-        self._num_in_state = dict.fromkeys(
-            (SessionState.RUNNING, SessionState.PAUSED, SessionState.RESUMING), 0
-        )
+        self._num_in_state = dict.fromkeys(_LIVE_STATES, 0)
         self._num_inferred = 0
         self._num_pauses = 0
 
@@ -120,11 +133,20 @@ class SessionTracker:
         """Sessions, the one that was active longest ago first."""
         return iter(self._sessions.values())
 
+    def __reversed__(self) -> Iterator[Session]:
+        """Sessions, the one that was active last first."""
+        return reversed(self._sessions.values())
+
     def get(self, key: SessionKey) -> Session | None:
         return self._sessions.get(key)
 
     def turn(self, request_id: str) -> Turn | None:
         return self._turns.get(request_id)
+
+    def by_reply(self, reply_id: str) -> Session | None:
+        """The session of a recent request, by the id that the client sees in its reply."""
+        key = self._replies.find(reply_id)
+        return self._sessions.get(key) if key is not None else None
 
     def count_by_state(self) -> dict[SessionState, int]:
         """Number of known sessions in each state but ENDED."""
@@ -142,8 +164,12 @@ class SessionTracker:
         prompt_tokens: int,
         tag: TurnTag,
         now_s: float,
+        reply_id: str | None = None,
     ) -> Turn:
-        """A request entered the waiting queue. Closes the session's pause, if one was open."""
+        """A request entered the waiting queue. Closes the session's pause, if one was open.
+
+        `reply_id` is what the client knows the request by.
+        """
         session = self._find(name, scope, hashes) or self._begin(name, scope)
         known_depth = max(
             (self.tree.common_depth(branch.leaf, hashes) for branch in session.branches), default=0
@@ -162,7 +188,9 @@ class SessionTracker:
         session.pause = None
         session.active[request_id] = turn
         self._turns[request_id] = turn
-        self._touch(session, now_s)
+        if reply_id is not None:
+            self._replies.note(reply_id, session.key)
+        self.touch(session, now_s)
         if session.state is not SessionState.RUNNING or len(session.active) == 1:
             self._set_state(session, SessionState.RESUMING)
         self._forget_surplus()
@@ -193,7 +221,7 @@ class SessionTracker:
             known = self.tree.match_depth(hashes)
             self._dead.extend(enumerate(hashes[known:], start=known + 1))
             return turn
-        self._touch(session, now_s)
+        self.touch(session, now_s)
         if hashes:
             self._add_branch(session, turn, hashes, now_s)
             session.context_tokens = num_tokens
@@ -214,6 +242,13 @@ class SessionTracker:
             self._dead.extend(self.tree.release(branch.leaf))
         session.branches.clear()
         self._sessions.pop(session.key, None)
+        self._replies.forget(session.key)
+
+    def touch(self, session: Session, now_s: float) -> None:
+        """The session shows life: it will be abandoned, or forgotten for others, later."""
+        session.last_active_s = now_s
+        if session.key in self._sessions:
+            self._sessions.move_to_end(session.key)
 
     def end_abandoned(self, *, idle_since_s: float) -> list[Session]:
         """Ends the paused sessions whose last activity was before `idle_since_s`."""
@@ -234,8 +269,6 @@ class SessionTracker:
 
     def private_blocks(self, session: Session) -> list[BlockRef]:
         """Blocks that only this session uses, deepest first within each branch."""
-        if len(session.branches) == 1:
-            return self.tree.private(session.branches[0].leaf)
         return [ref for branch in session.branches for ref in self.tree.private(branch.leaf)]
 
     def all_blocks(self, session: Session) -> list[BlockRef]:
@@ -283,11 +316,6 @@ class SessionTracker:
         if state is not SessionState.ENDED:
             self._num_in_state[state] += 1
         session.state = state
-
-    def _touch(self, session: Session, now_s: float) -> None:
-        session.last_active_s = now_s
-        if session.key in self._sessions:
-            self._sessions.move_to_end(session.key)
 
     def _add_branch(
         self, session: Session, turn: Turn, hashes: Sequence[bytes], now_s: float

@@ -5,8 +5,8 @@
     agent, SDK ◄──────── endpoint plugin ◄────── reply ─────────────────────────┘
                   EventResult                 ControlReply
 
-A control message travels as a pre-aborted request (`engine_client.
-notify_kv_transfer_request_rejected`), a reply in the engine's statistics: both are vLLM's own paths.
+A control message travels as a pre-aborted request (the engine client's method
+`notify_kv_transfer_request_rejected`), a reply in the engine's statistics: vLLM's own paths.
 Where: below `controller`; both processes validate with these models, neither trusts the other.
 """
 

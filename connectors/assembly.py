@@ -36,6 +36,8 @@ logger = init_logger("vllm.agentkv")
 
 # Only until the first measurement, which is made before the engine serves.
 _UNMEASURED_BYTES_PER_S = 8e9
+# Prefixes kept for prefetches share much of what they hold: allow for more than fits.
+_KEPT_PER_TOKEN = 2
 
 
 def build_scheduler_side(
@@ -81,7 +83,18 @@ def build_scheduler_side(
         drop_from_dram=functools.partial(_drop, offloading.manager.primary_tier),
         layout=layout,
         arrived=ArrivedTurns(dram, layout, recorder, is_protecting=config.protect_arrived_turns),
+        prefetch=config.prefetch,
+        max_kept_tokens=_KEPT_PER_TOKEN * _capacity_tokens(offloading, layout, pool_blocks),
     )
+
+
+def _capacity_tokens(
+    offloading: OffloadingConnectorScheduler, layout: Layout, pool_blocks: int
+) -> int:
+    """Tokens whose KV fits in pool and DRAM together, at most."""
+    per_chunk = max(group.per_chunk for group in layout.groups)
+    num_chunks = int(offloading.manager.primary_tier._num_chunks)
+    return (layout.pool_hash_blocks(pool_blocks) + num_chunks * per_chunk) * layout.tokens_per_hash
 
 
 def _group(config: GroupOffloadConfig, tokens_per_hash: int) -> Group:

@@ -7,7 +7,7 @@ speeds measured at start and refused loads (`worker_side`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
@@ -38,8 +38,10 @@ from agentkv.config import config_from_extra, resolve_extra_config
 from agentkv.metrics import Recorder
 
 from .assembly import build_scheduler_side
+from .control import is_control, without_replies
 from .cpu_worker import CpuCopyWorker
-from .metrics import to_stats, unregister_metrics
+from .metrics import AgentKVPromMetrics, to_stats, unregister_metrics
+from .pool_load import REQUEST_PREFIX, PoolLoader
 from .probe import check_vllm
 from .worker_side import AgentKVWorkerMetadata, LinkSpeeds, measure_links, slowest
 
@@ -76,6 +78,7 @@ class AgentKVConnector(OffloadingConnector):
         self._failed_block_ids: set[int] = set()
         self._refused_chunks: list[int] = []
         self._failed_requests: set[str] = set()
+        self._failed_prefetches: list[str] = []
         self._side = None
         if role == KVConnectorRole.SCHEDULER:
             self._side = build_scheduler_side(
@@ -88,6 +91,11 @@ class AgentKVConnector(OffloadingConnector):
         super().bind_gpu_block_pool(gpu_block_pool)
         if self._side is not None:
             self._side.attach_pool(gpu_block_pool)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        if self._side is not None:
+            self._side.returns.prefetcher.attach(PoolLoader(kv_cache_manager, self.scheduler))
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -103,8 +111,11 @@ class AgentKVConnector(OffloadingConnector):
             )
 
     def on_new_request(self, request: Request) -> None:
-        super().on_new_request(request)
         assert self._side is not None
+        if is_control(request):
+            self._side.returns.on_control(request)
+            return
+        super().on_new_request(request)
         self._side.on_new_request(request)
         if self._side.is_last_turn(request.request_id):
             # Nothing will come back for it: do not store what it computes.
@@ -130,24 +141,39 @@ class AgentKVConnector(OffloadingConnector):
         self._side.on_allocated(request, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
-        meta = super().build_connector_meta(scheduler_output)
         assert self._side is not None
+        self._side.returns.before_meta()
+        meta = super().build_connector_meta(scheduler_output)
         self._side.on_scheduled(scheduler_output)
         return meta
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         assert self._side is not None
         meta = connector_output.kv_connector_worker_meta
+        failed: Collection[str] = ()
         if meta is not None:
             self._side.on_transfers(meta)
-        self._side.on_received(connector_output.finished_recving or ())
+        received = connector_output.finished_recving or set()
+        self._side.on_received(received)
         super().update_connector_output(connector_output)
         if isinstance(meta, AgentKVWorkerMetadata):
             self._side.on_refused(meta.refused_chunks)
+            failed = meta.failed_prefetches
+        self._side.returns.receive(received, failed)
+        # vLLM looks for a request of each that is received; a prefetch has none.
+        connector_output.finished_recving = {
+            request_id for request_id in received if not request_id.startswith(REQUEST_PREFIX)
+        }
+
+    def has_pending_push_work(self) -> bool:
+        has_work: bool = super().has_pending_push_work()
+        return has_work or (self._side is not None and self._side.returns.has_work)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
+        if is_control(request):
+            return False, None
         result: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(
             request, block_ids
         )
@@ -165,17 +191,29 @@ class AgentKVConnector(OffloadingConnector):
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         stats: KVConnectorStats | None = super().get_kv_connector_stats()
-        if self._recorder.is_empty():
+        has_replies = self._side is not None and self._side.returns.has_replies
+        if self._recorder.is_empty() and not has_replies:
             return stats
         ours = to_stats(self._recorder)
+        if self._side is not None:
+            self._side.returns.add_replies(ours)
         return ours if stats is None else stats.aggregate(ours)
+
+    @classmethod
+    def build_kv_connector_stats(
+        cls, data: dict[str, Any] | None = None
+    ) -> KVConnectorStats | None:
+        # For vLLM's log, which shows every counter there is.
+        stats: KVConnectorStats | None = super().build_kv_connector_stats(
+            None if data is None else without_replies(data)
+        )
+        return stats
 
     @classmethod
     def build_prom_metrics(cls, *args: Any, **kwargs: Any) -> KVConnectorPromMetrics:
         # A second engine in the process: vLLM unregisters the first one's metrics, not ours.
         unregister_metrics()
-        built: KVConnectorPromMetrics = super().build_prom_metrics(*args, **kwargs)
-        return built
+        return AgentKVPromMetrics(*args, **kwargs)
 
     def reset_cache(self) -> bool | None:
         # vLLM expects a step between two resets; what the first one must flush is still to be sent.
@@ -222,9 +260,12 @@ class AgentKVConnector(OffloadingConnector):
             for page in worker.take_refused():
                 self._refused_chunks.append(page.chunk_id)
                 self._recorder.count(metrics.LOAD_FAILURES, "checksum")
-                if self._num_groups == 1:
+                owner = owners.get(page.job_id)
+                if owner is not None and owner.startswith(REQUEST_PREFIX):
+                    self._failed_prefetches.append(owner)
+                elif self._num_groups == 1:
                     self._failed_block_ids.add(page.block_id)
-                elif (owner := owners.get(page.job_id)) is not None:
+                elif owner is not None:
                     self._failed_requests.add(owner)
         # A request is reported failed in the pass in which it is reported received, no earlier.
         results.failed_recving = self._failed_requests & results.finished_recving
@@ -241,8 +282,10 @@ class AgentKVConnector(OffloadingConnector):
             return None
         # Ours even without refusals: the first rank's kind is what all reports are merged by.
         refused, self._refused_chunks = self._refused_chunks, []
+        failed, self._failed_prefetches = self._failed_prefetches, []
         return AgentKVWorkerMetadata(
             completed_jobs=meta.completed_jobs,
             transfer_stats=meta.transfer_stats,
             refused_chunks=refused,
+            failed_prefetches=failed,
         )

@@ -6,6 +6,7 @@ group. Everything that converts between them asks here.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -40,6 +41,16 @@ class Layout:
             -(-min(num_hashes, group.window or num_hashes) // group.per_block)
             for group in self.groups
         )
+
+    def tokens_in(self, num_blocks: int, max_tokens: int) -> int:
+        """The longest run of new tokens, up to `max_tokens`, that takes no more blocks."""
+        num_hashes = -(-max_tokens // self.tokens_per_hash)
+        fitting = bisect.bisect_right(
+            range(1, num_hashes + 1),
+            num_blocks,
+            key=lambda n: self.blocks(n * self.tokens_per_hash),
+        )
+        return min(max_tokens, fitting * self.tokens_per_hash)
 
     def windowed_blocks(self, num_tokens: int) -> int:
         """Blocks that so many tokens push out of the windows, at most."""

@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client import REGISTRY
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
+    OffloadPromMetrics,
 )
 from vllm.v1.kv_offload.base import (
     OffloadingCounterMetadata,
@@ -16,6 +17,8 @@ from vllm.v1.kv_offload.base import (
 )
 
 from agentkv.metrics import ALL_METRICS, Kind, Metric, Recorder
+
+from .control import take_replies
 
 
 def metric_definitions() -> dict[str, OffloadingMetricMetadata]:
@@ -35,6 +38,19 @@ def to_stats(recorder: Recorder) -> OffloadingConnectorStats:
         for value in values:
             stats.observe_histogram(metric.name, value, labels)
     return stats
+
+
+class AgentKVPromMetrics(OffloadPromMetrics):
+    """vLLM's own, in the API process; what the engine answers there goes on to who waits for it."""
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        replies = take_replies(transfer_stats_data)
+        super().observe(transfer_stats_data, engine_idx)
+        if replies:
+            from .endpoint import mailbox  # Only where a server runs.
+
+            for reply in replies:
+                mailbox.deliver(reply, engine_idx)
 
 
 def unregister_metrics() -> None:

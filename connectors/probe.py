@@ -31,6 +31,7 @@ _TIERING = "vllm.v1.kv_offload.tiering"
 _SPEC = f"{_TIERING}.spec:TieringOffloadingSpec"
 _PRIMARY = "vllm.v1.kv_offload.cpu.manager:CPUOffloadingManager"
 _REGION = "vllm.v1.kv_offload.cpu.shared_offload_region:SharedOffloadRegion"
+_CACHE_MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _GPU_WORKER = "vllm.v1.kv_offload.cpu.gpu_worker:CPUOffloadingWorker"
 
 SYMBOLS = (
@@ -52,6 +53,38 @@ SYMBOLS = (
     Symbol(f"{_STATS}.increase_counter", ("self", "counter_name", "labelvalues")),
     Symbol(f"{_STATS}.set_gauge", ("self", "gauge_name", "labelvalues")),
     Symbol(f"{_STATS}.observe_histogram", ("self", "histogram_name", "labelvalues")),
+    # pool_load.py and kept_prefix.py
+    Symbol(f"{_V1}.base:KVConnectorBase_V1.bind_kv_cache_manager", ("self", "kv_cache_manager")),
+    Symbol(f"{_CACHE_MANAGER}.get_computed_blocks", ("self", "request")),
+    Symbol(
+        f"{_CACHE_MANAGER}.allocate_slots",
+        (
+            "self",
+            "request",
+            "num_new_tokens",
+            "num_new_computed_tokens",
+            "new_computed_blocks",
+            "num_external_computed_tokens",
+            "delay_cache_blocks",
+            "skip_zeroing_group_ids",
+            "has_scheduled_reqs",
+        ),
+    ),
+    Symbol(f"{_CACHE_MANAGER}.cache_blocks", ("self", "request", "num_computed_tokens")),
+    Symbol(f"{_CACHE_MANAGER}.get_blocks", ("self", "request_id")),
+    Symbol(f"{_CACHE_MANAGER}.free", ("self", "request")),
+    Symbol(
+        f"{_SCHEDULER}.get_num_new_matched_tokens",
+        ("self", "request", "num_computed_tokens", "max_num_new_tokens"),
+    ),
+    Symbol(f"{_SCHEDULER}.update_state_after_alloc", ("request", "blocks", "num_external_tokens")),
+    Symbol(
+        f"{_V1}.offloading.scheduler:RequestOffloadState",
+        ("req_context", "transfer_jobs", "finished_signaled"),
+    ),
+    Symbol("vllm.v1.request:Request.__init__", ("abort_immediately", "cache_salt", "lora_request")),
+    # control.py and metrics.py
+    Symbol(f"{_V1}.offloading.metrics:OffloadPromMetrics.observe", ("self", "engine_idx")),
     # pool_order.py
     Symbol(f"{_POOL}.__init__", mentions=("free_block_queue", "num_gpu_blocks")),
     Symbol(f"{_POOL}.get_cached_block", ("self", "block_hash", "kv_cache_group_ids")),

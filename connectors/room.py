@@ -7,14 +7,15 @@ came or went otherwise; a few steps of decoding take no more than was counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from vllm.v1.request import Request
 
 from agentkv import metrics
 from agentkv.appraisal import Deps
-from agentkv.controller import Controller
+from agentkv.controller import Controller, Victim
 from agentkv.policy import Action
+from agentkv.sessions import Session
 
 from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
@@ -50,6 +51,12 @@ class Room:
         self._is_short = False
         self._steps_left = 0
 
+    def record(self, order: PoolOrder) -> None:
+        """The pool's own gauges."""
+        num_free = order.num_free_blocks
+        self._recorder.gauge(metrics.BLOCKS, "free", value=num_free)
+        self._recorder.gauge(metrics.BLOCKS, "used", value=order.num_blocks - num_free)
+
     def note_change(self) -> None:
         """Blocks were freed, moved, or are wanted by somebody new."""
         self._steps_left = 0
@@ -73,30 +80,64 @@ class Room:
             self._give_up(order, wanted - num_ready)
         self.protect(order)
 
+    def worthless_beyond(self, order: PoolOrder, num_reserved: int, most: int) -> int:
+        """Up to `most` blocks that nobody needs, beyond a reserve and what requests want."""
+        num_kept_back = num_reserved + self._all_wanted()[0]
+        num_worthless, _ = order.count_front(most + num_kept_back)
+        return min(most, max(0, num_worthless - num_kept_back))
+
+    def for_return(
+        self, order: PoolOrder, session: Session, *, num_blocks: int, after_s: float
+    ) -> int:
+        """Readies blocks for the KV of a session that will be back; returns how many may be taken.
+
+        What requests want is left alone. Sessions expected later than `after_s` make room for it.
+        """
+        wanted = self._all_wanted()[0]
+        num_blocks = min(num_blocks, order.num_free_blocks - wanted)
+        if num_blocks <= 0:
+            return 0
+        num_lacking = num_blocks + wanted - order.count_front(num_blocks + wanted)[1]
+        if num_lacking > 0:
+            victims = self._controller.later_returns(after_s, besides=session)
+            num_lacking -= self._take(order, victims, num_lacking)
+        return num_blocks - max(0, num_lacking)
+
     def protect(self, order: PoolOrder) -> None:
         """Keeps what arrived turns have out of reach, if what is ready may not be enough."""
         self._arrived.renew(order, near_blocks=self._num_wanted, is_short=self._is_short)
 
     def _give_up(self, order: PoolOrder, num_lacking: int) -> None:
-        for victim in self._controller.victims():
+        if self._take(order, self._controller.victims(), num_lacking) >= num_lacking:
+            self._is_short = False
+
+    def _take(self, order: PoolOrder, victims: Iterable[Victim], num_lacking: int) -> int:
+        """Gives up one victim after the other until there is enough; returns the blocks moved."""
+        num_taken = 0
+        for victim in victims:
             num_moved, _ = order.give_up(victim.refs)
             self._recorder.count(metrics.GIVEN_UP_BLOCKS, victim.action.value, by=num_moved)
             if victim.action is Action.RECOMPUTE:
                 self._dram.mark_worthless(self._layout.keys(victim.refs))
-            num_lacking -= num_moved
-            if num_lacking <= 0:
-                self._is_short = False
-                return
+            num_taken += num_moved
+            if num_taken >= num_lacking:
+                break
+        return num_taken
 
     def _wanted_blocks(self) -> int:
-        """Blocks that waiting turns lack and running turns still need, as far as soon matters.
+        """What requests want, as far as soon matters.
 
         Beyond a few steps' worth of computing and one whole load, more is not looked at: the walk
         over the free queue stays short however long the queue of requests is.
         """
+        wanted, largest = self._all_wanted()
+        return min(wanted, _STEPS_AHEAD * self._step_blocks + largest + len(self._requests))
+
+    def _all_wanted(self) -> tuple[int, int]:
+        """Blocks that waiting turns lack and running turns still need; the neediest one's."""
         wanted, largest = self._arrived.wanted_blocks()
         for request_id, request in self._requests.items():
             if request_id not in self._arrived:
                 num_left = max(1, request.num_tokens - request.num_computed_tokens)
                 wanted += self._layout.blocks(num_left)
-        return min(wanted, _STEPS_AHEAD * self._step_blocks + largest + len(self._requests))
+        return wanted, largest

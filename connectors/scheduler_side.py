@@ -7,9 +7,8 @@ in here is counted and logged; the request goes on as if agentkv were not there.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingWorkerMetadata,
@@ -22,17 +21,21 @@ from vllm.v1.request import Request
 
 from agentkv import metrics
 from agentkv.appraisal import Deps
+from agentkv.config import PrefetchConfig
 from agentkv.controller import Controller
 from agentkv.cost_model import LinkSpeed
 
 from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
 from .dead_blocks import DeadBlocks
+from .guard import Faults, never_raises
 from .layout import Layout
 from .pool_order import PoolOrder
+from .prefetcher import Prefetcher
+from .returns import Returns
 from .room import Room
 from .step_timer import StepTimer
-from .translate import computed_hashes, scope_of, tag_of
+from .translate import computed_hashes, reply_id_of, scope_of, tag_of
 from .worker_side import LinkSpeeds
 
 logger = init_logger("vllm.agentkv")
@@ -48,22 +51,6 @@ class _Hit(NamedTuple):
     is_short: bool
 
 
-def _never_raises(
-    method: Callable[..., _Result | None],
-) -> Callable[..., _Result | None]:
-    """A fault of ours becomes a counter and a log line (once per place), never an engine error."""
-
-    @functools.wraps(method)
-    def guarded(self: SchedulerSide, *args: Any, **kwargs: Any) -> _Result | None:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception:
-            self.fault(method.__name__)
-            return None
-
-    return guarded
-
-
 class SchedulerSide:
     """Owned by the scheduler thread. `attach_pool` must come before the first step."""
 
@@ -76,6 +63,8 @@ class SchedulerSide:
         drop_from_dram: Callable[[OffloadKey], bool],
         layout: Layout,
         arrived: ArrivedTurns,
+        prefetch: PrefetchConfig,
+        max_kept_tokens: int,
     ) -> None:
         self.controller = controller
         self._dram = dram
@@ -95,25 +84,22 @@ class SchedulerSide:
         self._num_preemptions: dict[str, int] = {}
         self._dead = DeadBlocks(dram, layout)
         self._room = Room(controller, deps, arrived, self._requests, dram=dram, layout=layout)
+        self.faults = Faults(deps.recorder)
+        prefetcher = Prefetcher(
+            controller, deps, self._room, prefetch, layout=layout, max_kept_tokens=max_kept_tokens
+        )
+        self.returns = Returns(controller, deps, prefetcher, self.faults)
         self._damaged: set[OffloadKey] = set()
         self._tidied_at_s = self._clock.monotonic_s()
-        self._faults: set[str] = set()
         dram.before_evict = self.before_dram_evicts
         dram.after_evict = self.after_dram_evicted
 
     def attach_pool(self, pool: BlockPool) -> None:
-        self._order = PoolOrder(pool, self._layout.groups)
-
-    def fault(self, where: str) -> None:
-        """Counts the exception being handled; the first one of each place is logged."""
-        self._recorder.count(metrics.FAULTS, where)
-        if where not in self._faults:
-            self._faults.add(where)
-            logger.exception("agentkv: fault in %s; going on without it", where)
+        self._order = self.returns.order = PoolOrder(pool, self._layout.groups)
 
     # --- what vLLM does ---
 
-    @_never_raises
+    @never_raises
     def on_new_request(self, request: Request) -> None:
         tag, problems = tag_of(request)
         if tag.session_id is not None or tag.tool is not None or tag.last_turn or problems:
@@ -128,31 +114,32 @@ class SchedulerSide:
             hashes=request.block_hashes,
             prompt_tokens=request.num_prompt_tokens,
             tag=tag,
+            reply_id=reply_id_of(request),
         )
         self._wait_for_blocks(request)
 
-    @_never_raises
+    @never_raises
     def before_match(self) -> None:
         """vLLM is about to look up a turn's prefix, and perhaps to give it blocks."""
         if self._order is not None:
             self._room.protect(self._order)
 
-    @_never_raises
+    @never_raises
     def before_dram_evicts(self) -> None:
         """The DRAM tier is about to choose what to evict."""
         self._arrived.protect_in_dram()
 
-    @_never_raises
+    @never_raises
     def after_dram_evicted(self, keys: Iterable[OffloadKey]) -> None:
         """The DRAM tier has made room."""
         self.controller.note_evicted(get_offload_block_hash(key) for key in keys)
 
-    @_never_raises
+    @never_raises
     def on_matched(self, request: Request, gpu_hit_tokens: int, *, is_short: bool) -> None:
         """vLLM looked up the request's prefix: so many tokens are in the pool."""
         self._hits[request.request_id] = _Hit(gpu_hit_tokens, is_short)
 
-    @_never_raises
+    @never_raises
     def on_allocated(self, request: Request, dram_hit_tokens: int) -> None:
         hit = self._hits.pop(request.request_id, _Hit(0, False))
         if not self._arrived.remove(request.request_id):
@@ -161,13 +148,16 @@ class SchedulerSide:
             self._recorder.count(metrics.SHORT_HITS_SKIPPED)
         if dram_hit_tokens:
             self._loads[request.request_id] = (self._clock.monotonic_s(), dram_hit_tokens)
+        turn = self.controller.sessions.turn(request.request_id)
+        if turn is not None:
+            self.returns.prefetcher.note_scheduled(turn, hit.gpu_tokens)
         self.controller.turn_scheduled(
             request.request_id,
             gpu_hit_tokens=hit.gpu_tokens,
             dram_hit_tokens=dram_hit_tokens,
         )
 
-    @_never_raises
+    @never_raises
     def on_received(self, request_ids: Iterable[str]) -> None:
         """Loads have arrived: learn how long a turn waits for one."""
         for request_id in request_ids:
@@ -176,7 +166,7 @@ class SchedulerSide:
                 kv_bytes = self._footprint.bytes_for(num_tokens)
                 self._costs.observe_load(kv_bytes, self._clock.monotonic_s() - started_s)
 
-    @_never_raises
+    @never_raises
     def on_finished(self, request: Request) -> None:
         request_id = request.request_id
         if self._requests.pop(request_id, None) is None:
@@ -185,16 +175,19 @@ class SchedulerSide:
         self._hits.pop(request_id, None)
         self._loads.pop(request_id, None)
         self._num_preemptions.pop(request_id, None)
+        turn = self.controller.sessions.turn(request_id)
         self.controller.turn_finished(
             request_id,
             hashes=computed_hashes(request, self._layout.tokens_per_hash),
             num_tokens=request.num_tokens,
         )
+        if turn is not None:
+            self.returns.prefetcher.note_finished(request, turn.session)
         self._arrived.note_freed(self._layout.blocks(request.num_computed_tokens))
         self._dead.note_freed()
         self._room.note_change()
 
-    @_never_raises
+    @never_raises
     def on_scheduled(self, output: SchedulerOutput) -> None:
         """A step was put together."""
         preempted = [
@@ -212,7 +205,7 @@ class SchedulerSide:
             self._wait_for_blocks(request)
             self._dead.note_freed()
 
-    @_never_raises
+    @never_raises
     def on_step_end(self) -> None:
         """A step was processed and its blocks freed: put the pool in order for the next."""
         now_s = self._clock.monotonic_s()
@@ -230,23 +223,27 @@ class SchedulerSide:
             self._tidied_at_s = now_s
             self.controller.settle_evicted()
             self.controller.tidy()
-            self._record_pool(self._order)
+            self.returns.prefetcher.tidy()
+            self._room.record(self._order)
         self._discard_dead(self._order)
         self._room.after_step(self._order)
+        self.returns.after_step(
+            self._order, num_waiting=len(self._arrived), is_idle=not self._requests
+        )
 
     def set_links(self, links: LinkSpeeds) -> None:
         """The speeds measured at start replace the assumed ones."""
         self._costs.load_link = LinkSpeed(links.load_bytes_per_s)
         self._costs.store_link = LinkSpeed(links.store_bytes_per_s)
 
-    @_never_raises
+    @never_raises
     def on_transfers(self, meta: OffloadingWorkerMetadata) -> None:
         """Copies finished: keep the link speeds current."""
         load, store = meta.transfer_stats.load, meta.transfer_stats.store
         self._costs.load_link.observe(load.bytes, load.time)
         self._costs.store_link.observe(store.bytes, store.time)
 
-    @_never_raises
+    @never_raises
     def on_refused(self, chunk_ids: Sequence[int]) -> None:
         """Loads from these DRAM chunks were refused: no later look-up may find them."""
         for chunk_id in chunk_ids:
@@ -256,12 +253,12 @@ class SchedulerSide:
 
     # --- what the connector asks ---
 
-    @_never_raises
+    @never_raises
     def is_last_turn(self, request_id: str) -> bool:
         turn = self.controller.sessions.turn(request_id)
         return turn is not None and turn.tag.last_turn
 
-    @_never_raises
+    @never_raises
     def is_preemption_new(self, request: Request) -> bool:
         """Whether a request was preempted after the last step was put together.
 
@@ -274,15 +271,16 @@ class SchedulerSide:
             return False
         return bool(request.num_preemptions > self._num_preemptions.get(request.request_id, 0))
 
-    @_never_raises
+    @never_raises
     def is_short_hit(self, num_tokens: int) -> bool:
         """Whether recomputing so short a DRAM hit takes less time than loading it."""
         return num_tokens < self.controller.appraiser.min_load_tokens()
 
-    @_never_raises
+    @never_raises
     def on_reset(self) -> None:
         """vLLM dropped its caches and the DRAM tier."""
         self.controller.clear()
+        self.returns.prefetcher.clear()
         self._dead.clear()
         self._damaged.clear()
         self._arrived.restore()
@@ -298,14 +296,9 @@ class SchedulerSide:
 
     def _discard_dead(self, order: PoolOrder) -> None:
         sessions = self.controller.sessions
-        died = self.controller.take_dead()
+        died = self.controller.sessions.take_dead()
         num_moved, dead = self._dead.discard(order, died, sessions.tree)
         self._recorder.count(metrics.GIVEN_UP_BLOCKS, "dead", by=num_moved)
         if dead:
             self._arrived.rescue(dead)
             self._room.note_change()
-
-    def _record_pool(self, order: PoolOrder) -> None:
-        num_free = order.num_free_blocks
-        self._recorder.gauge(metrics.BLOCKS, "free", value=num_free)
-        self._recorder.gauge(metrics.BLOCKS, "used", value=order.num_blocks - num_free)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import re
 from typing import Any
 
 from vllm.v1.kv_cache_interface import (
@@ -17,6 +17,10 @@ from vllm.v1.request import Request
 
 from agentkv.events import TurnTag, read_tag
 from agentkv.geometry import KvFootprint, KvGroup
+from agentkv.scope import scope_of_salt
+
+_ADDED = re.compile(r"^\d+_|-[0-9a-f]{8}$")
+_PROMPT_NUMBER = re.compile(r"-\d+$")
 
 
 def footprint_of(kv_cache_config: KVCacheConfig) -> KvFootprint:
@@ -64,9 +68,17 @@ def tag_of(request: Request) -> tuple[TurnTag, tuple[str, ...]]:
 
 def scope_of(request: Request) -> str:
     """Separates tenants: sessions of different cache salts never meet. The salt is not kept."""
-    if not request.cache_salt:
-        return ""
-    return hashlib.sha256(request.cache_salt.encode()).hexdigest()[:16]
+    return scope_of_salt(request.cache_salt)
+
+
+def reply_id_of(request: Request) -> str:
+    """The id that a client sees in the reply to a request.
+
+    vLLM's server adds to it: "0_" for one of several samples, "-0" for one of several prompts of a
+    completion, and eight random digits so that two clients' ids never meet.
+    """
+    reply_id = _ADDED.sub("", str(request.request_id))
+    return _PROMPT_NUMBER.sub("", reply_id) if reply_id.startswith("cmpl-") else reply_id
 
 
 def computed_hashes(request: Request, tokens_per_hash: int) -> list[bytes]:

@@ -39,9 +39,13 @@ class LinkSpeeds(KVConnectorHandshakeMetadata):
 
 @dataclass
 class AgentKVWorkerMetadata(OffloadingWorkerMetadata):
-    """vLLM's report of finished jobs, with the DRAM chunks whose content was refused."""
+    """vLLM's report of finished jobs, with the DRAM chunks whose content was refused.
+
+    `failed_prefetches` are stand-in requests of which a block was: those have nobody to recompute.
+    """
 
     refused_chunks: list[int] = field(default_factory=list)
+    failed_prefetches: list[str] = field(default_factory=list)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> AgentKVWorkerMetadata:
         merged = super().aggregate(other)
@@ -49,6 +53,7 @@ class AgentKVWorkerMetadata(OffloadingWorkerMetadata):
             completed_jobs=merged.completed_jobs,
             transfer_stats=merged.transfer_stats,
             refused_chunks=[*self.refused_chunks, *getattr(other, "refused_chunks", ())],
+            failed_prefetches=[*self.failed_prefetches, *getattr(other, "failed_prefetches", ())],
         )
 
 

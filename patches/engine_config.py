@@ -21,7 +21,7 @@ from agentkv.config import config_from_extra, is_resolved, resolve_extra_config
 from agentkv.config_values import AUTO, format_size
 from agentkv.symbols import Symbol, find_problems
 
-from . import problems, vllm_settings
+from . import endpoint_plugins, problems, vllm_settings
 from .connector_name import is_ours
 
 SYMBOLS = (
@@ -46,6 +46,7 @@ SYMBOLS = (
         ("kv_connector", "kv_role", "kv_load_failure_policy", "kv_connector_extra_config"),
     ),
     Symbol("vllm.platforms:current_platform.is_cpu"),
+    *endpoint_plugins.SYMBOLS,
 )
 
 logger = init_logger("vllm.agentkv")
@@ -104,6 +105,7 @@ def settle(engine_args: EngineArgs) -> bool:
         transfer = KVTransferConfig(**transfer)
     vllm_settings.refuse(engine_args, transfer)
     vllm_settings.give_cores_to_compute(engine_args)
+    endpoint_plugins.let_through()
     user_extra = transfer.kv_connector_extra_config
     is_auto = config_from_extra(user_extra).dram.size_bytes == AUTO
     extra = resolve_extra_config(

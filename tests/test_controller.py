@@ -245,7 +245,7 @@ def test_an_abandoned_session_ends_and_its_blocks_are_dead() -> None:
     world.clock.advance(101)
     world.controller.tidy()
     assert world.records("end")[0]["session_id"] == "a"
-    assert len(world.controller.take_dead()) == 5
+    assert len(world.controller.sessions.take_dead()) == 5
     assert world.victims() == []
 
 
@@ -253,7 +253,7 @@ def test_the_last_turn_ends_the_session_without_a_pause() -> None:
     world = World()
     world.turn("a", range(5), TurnTag(last_turn=True))
     assert world.records("pause") == [] and len(world.records("end")) == 1
-    assert len(world.controller.take_dead()) == 5
+    assert len(world.controller.sessions.take_dead()) == 5
 
 
 def test_a_turn_preempted_and_scheduled_again_counts_its_resume_once() -> None:

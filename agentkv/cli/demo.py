@@ -58,6 +58,12 @@ KeepLogsOption = Annotated[
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="At most 8 sessions, and fewer timed rounds.")
 ]
+ClientOption = Annotated[
+    str,
+    typer.Option(
+        help="How the agents speak to the server: plain, header, tags or sdk.", metavar="KIND"
+    ),
+]
 
 
 def demo(
@@ -69,6 +75,7 @@ def demo(
     max_wait_s: MaxWaitOption = None,
     keep_logs: KeepLogsOption = None,
     quick: QuickOption = False,
+    client: ClientOption = "tags",
 ) -> None:
     """Play agent sessions on two small vLLM servers, with and without agentkv, and compare."""
     _check_installed()
@@ -77,14 +84,18 @@ def demo(
     signal.signal(signal.SIGTERM, _exit_on_signal)
     from rich.console import Console
 
+    from agentkv.demo.agents import ClientKind
     from agentkv.demo.run import DemoSettings, run_demo
 
+    if client not in (kinds := [kind.value for kind in ClientKind]):
+        raise ConfigError(f"--client {client}: unknown; choose one of {', '.join(kinds)}")
     settings = DemoSettings(
         seed=seed,
         num_sessions=min(sessions, QUICK_SESSIONS) if quick else sessions,
         ratio_rounds=QUICK_ROUNDS if quick else DemoSettings().ratio_rounds,
         max_wait_s=max_wait_s,
         trace=trace,
+        client_kind=ClientKind(client),
     )
     console = Console()
     try:

@@ -102,8 +102,9 @@ def run(model: str, vllm_args: Sequence[str], settings: Mapping[str, Any]) -> No
 def with_plugin(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment with agentkv let through.
 
-    VLLM_PLUGINS is an allow-list: where it is set we must be on it; where it is not, all plugins
-    load and setting it would switch the user's other ones off.
+    VLLM_PLUGINS is an allow-list: where it is set we must be on it. Where it is not, all plugins
+    load but the opt-in ones, and a list from us would switch some off or on: the patch
+    `endpoint_plugins` lets ours through without it.
     """
     allowed = environ.get("VLLM_PLUGINS")
     if allowed is None:

@@ -25,13 +25,18 @@ class RequestError(AgentKVError):
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One request: the whole prompt as messages, and the tags for the pause that follows it."""
+    """One request: the whole prompt as messages, and the tags for the pause that follows it.
 
-    session_id: str
+    Without a session id it is what any OpenAI client would send. `stores` off: its KV never goes
+    to DRAM.
+    """
+
+    session_id: str | None
     messages: Sequence[Message]
     max_tokens: int
     tags: Mapping[str, Any] = field(default_factory=dict)
     with_token_ids: bool = False
+    stores: bool = True
 
     def body(self) -> dict[str, Any]:
         """The JSON body: greedy, a fixed number of tokens, usage at the end of the stream."""
@@ -44,19 +49,23 @@ class TurnRequest:
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": self.with_token_ids,
-            "kv_transfer_params": {"agentkv": dict(self.tags)},
+            **({"kv_transfer_params": self._transfer()} if self.tags else {}),
         }
+
+    def _transfer(self) -> dict[str, Any]:
+        no_store = {} if self.stores else {"max_offload_tokens": 0}
+        return {"agentkv": dict(self.tags), **no_store}
 
     def headers(self) -> dict[str, str]:
         """The session, in vLLM's own header."""
-        return {"X-Session-ID": self.session_id}
+        return {} if self.session_id is None else {"X-Session-ID": self.session_id}
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
     """What one request gave: times in seconds, tokens as counted by the server.
 
-    `token_ids` is empty unless the request asked for them.
+    `token_ids` is empty unless the request asked for them; `reply_id` is the server's.
     """
 
     ttft_s: float
@@ -65,6 +74,7 @@ class TurnResult:
     cached_tokens: int
     text: str
     token_ids: tuple[int, ...] = ()
+    reply_id: str = ""
 
     def same_answer(self, other: "TurnResult") -> bool:
         """Whether both answers are the same, by token ids where asked for, and by text."""
@@ -80,6 +90,7 @@ class _Stream:
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._usage: dict[str, Any] = {}
+        self._reply_id = ""
 
     def feed(self, line: str) -> None:
         if not line.startswith("data: ") or line == "data: [DONE]":
@@ -88,6 +99,7 @@ class _Stream:
         if "error" in event:
             raise RequestError(f"the server sent an error: {event['error']}")
         self._usage = event.get("usage") or self._usage
+        self._reply_id = event.get("id") or self._reply_id
         for choice in event.get("choices", ()):
             delta = choice.get("delta") or {}
             # The chunk that names the role carries no token; a token may have no text yet.
@@ -107,6 +119,7 @@ class _Stream:
             cached_tokens=details.get("cached_tokens") or 0,
             text="".join(self._text),
             token_ids=tuple(self._token_ids),
+            reply_id=self._reply_id,
         )
 
 

@@ -24,7 +24,10 @@ class LedgerDecision:
 
 @dataclass(frozen=True, slots=True)
 class LedgerResume:
-    """What the next turn of the session found; token counts as the engine saw them."""
+    """What the next turn of the session found; token counts as the engine saw them.
+
+    `request_id` is the engine's: it begins with the id in the reply.
+    """
 
     at_s: float
     action: str
@@ -34,6 +37,7 @@ class LedgerResume:
     dram_hit_tokens: int
     recomputed_tokens: int
     regret_s: float | None
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +126,5 @@ def _resume(record: dict[str, Any]) -> LedgerResume:
         dram_hit_tokens=record["dram_hit_tokens"],
         recomputed_tokens=record["recomputed_tokens"],
         regret_s=record.get("regret_s"),
+        request_id=record.get("request_id", ""),
     )

@@ -189,27 +189,23 @@ def _draw_resumes(axes: Any, rows: Sequence[PauseRow]) -> None:
 
 
 def _draw_ratios(axes: Any, ratios: Mapping[str, Ratio]) -> None:
-    bars = [
-        (name, seconds, colour)
-        for each in ratios.values()
-        for name, seconds, colour in (
-            (each.over, each.over_p50_s, PLUGIN),
-            (each.under, each.under_p50_s, STOCK),
-        )
-        if seconds is not None
-    ]
-    labels = {
-        "hold": "agentkv\nhold",
-        "local_hit": "stock\nprefix hit",
-        "swap": "agentkv\nswap",
-        "recompute": "stock\nrecompute",
+    times_s: dict[str, float | None] = {}
+    for each in ratios.values():
+        times_s[each.over], times_s[each.under] = each.over_p50_s, each.under_p50_s
+    kinds = {
+        "local_hit": ("stock\nprefix hit", STOCK),
+        "hold": ("hold", PLUGIN),
+        "prefetched": ("pre-\nfetched", PLUGIN),
+        "swap": ("swap", PLUGIN),
+        "recompute": ("stock\nrecompute", STOCK),
     }
-    for place, (_name, seconds, colour) in enumerate(bars):
+    bars = [(*kinds[kind], seconds) for kind in kinds if (seconds := times_s.get(kind)) is not None]
+    for place, (_, colour, seconds) in enumerate(bars):
         axes.bar(place, seconds * 1e3, color=colour, width=0.7)
         axes.text(
             place, seconds * 1e3, f"{seconds * 1e3:.0f}", ha="center", va="bottom", fontsize=9
         )
-    axes.set_xticks(range(len(bars)), [labels[name] for name, _, _ in bars], fontsize=8)
+    axes.set_xticks(range(len(bars)), [label for label, _, _ in bars], fontsize=8)
     axes.set_ylabel("ms")
     axes.set_title("Median first token, same contexts", loc="left")
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,14 +1,16 @@
 """What a resume costs by where the KV was: in the pool, in DRAM, or nowhere; with and without.
 
     with the plugin:  hold = resumed from the pool        swap      = pushed out, back from DRAM
+                      prefetched = pushed out, and back in the pool before the turn
     without:          local_hit = vLLM's own prefix hit    recompute = pushed out, prefilled again
 
-All four on the same contexts, visit by visit: a visit is one round on one server, with several
+All of them on the same contexts, visit by visit: a visit is one round on one server, with several
 resumes from the pool (short, so many are needed for a steady median) and one from elsewhere; the
 servers take turns in a seeded order. Why a rest between visits: vLLM's processes spin for a second
 after their last message, and on a small machine the idle server would slow the other one down.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +33,15 @@ REST_S = 1.1
 # A pushed-out context should be gone: this share may still be found without spoiling the round.
 GONE_SHARE = 0.05
 NEAR_RESUMES = 5  # of a visit
+# Between the signal that the tool is done and the turn: much longer than the load takes.
+PREPARE_S = 0.3
 # Much longer than any tool of the round: says that the session will not need its blocks soon.
 LONG_WAIT_S = 600.0
+OTHERS_WAIT_S = 300.0
 SHORT_WAIT_S = 0.05  # what the fast tools of the recorded sessions take
 
 PLUGIN, STOCK = "plugin", "stock"
+PREFETCHED = "prefetched"
 KINDS = {PLUGIN: ("hold", "swap"), STOCK: ("local_hit", "recompute")}
 
 
@@ -72,6 +78,7 @@ class RatioRounds:
         self._fill = fill
         self._urls = urls
         self._rng = random.Random(f"{plan.seed}/ratios")
+        self._numbers = itertools.count()  # of the others, who never come twice
 
     def run(self, on_round: Callable[[int, int], None]) -> list[RatioSample]:
         """All samples, unchecked; `on_round(done, total)` after each round.
@@ -103,30 +110,52 @@ class RatioRounds:
             time.sleep(SHORT_WAIT_S)
             wait_s = LONG_WAIT_S if step == NEAR_RESUMES else SHORT_WAIT_S
             turns.append(self._send(client, number, step, _pause(wait_s)))
-        self._push_out(client, number)
-        turns.append(self._send(client, number, len(turns), {"last_turn": True}))
+        others = self._push_out(client, number)
+        is_last = name == STOCK
+        tags = {"last_turn": True} if is_last else _pause(LONG_WAIT_S)
+        turns.append(self._send(client, number, len(turns), tags))
         kinds = [near] * NEAR_RESUMES + [far]
+        if not is_last:
+            self._tell(client, "end", others)
+            others = self._push_out(client, number)
+            self._tell(client, "end", others)
+            self._tell(client, "resume", [session_name(number)])
+            time.sleep(PREPARE_S)
+            turns.append(self._send(client, number, len(turns), {"last_turn": True}))
+            kinds.append(PREFETCHED)
         return [
             RatioSample(kind, number, turn, turns[turn + 1], turns[turn].prompt_tokens)
             for turn, kind in enumerate(kinds)
         ]
 
-    def _push_out(self, client: httpx.Client, number: int) -> None:
-        """Other requests take the whole pool.
+    def _tell(self, client: httpx.Client, event: str, sessions: Sequence[str]) -> None:
+        events = [{"event": event, "session_id": name} for name in sessions]
+        client.post("/v1/agentkv/events", json={"events": events}).raise_for_status()
+
+    def _push_out(self, client: httpx.Client, number: int) -> list[str]:
+        """Other sessions take the whole pool and pause; returns their names.
 
         They run at the same time: one after the other, the plugin would give each the blocks of
-        the one before, which nobody needs any more, and leave the paused context alone.
+        the one before and leave the paused context alone. They stay, or the plugin would bring the
+        context back into the room they leave; they do not go to DRAM, where there is no room.
         """
         plan = self._plan
         num_others = round(plan.pool_tokens / CONTEXT_TOKENS)
         size = plan.pool_tokens // num_others - OTHERS_TOKENS - 2 * plan.block_size
-        requests = []
-        for other in range(num_others):
-            name = f"other-{number}-{other}"
-            message = self._long_message(name, size)
-            requests.append(TurnRequest(name, [message], OTHERS_TOKENS, {"last_turn": True}))
+        names = [f"other-{number}-{next(self._numbers)}" for _ in range(num_others)]
+        requests = [
+            TurnRequest(
+                name,
+                [self._long_message(name, size)],
+                OTHERS_TOKENS,
+                _pause(OTHERS_WAIT_S),
+                stores=False,
+            )
+            for name in names
+        ]
         with ThreadPoolExecutor(num_others) as threads:
             list(threads.map(lambda request: send(client, request), requests))
+        return names
 
     def _send(
         self, client: httpx.Client, number: int, step: int, tags: Mapping[str, object]
@@ -182,7 +211,7 @@ def _problem(
         return f"only {cached} of {reusable} tokens were found"
     if sample.kind == "local_hit":
         return None
-    tier = {"hold": "gpu", "swap": "dram"}[sample.kind]
+    tier = {"hold": "gpu", PREFETCHED: "gpu", "swap": "dram"}[sample.kind]
     pause = pauses.get((session_name(sample.round), sample.turn))
     if pause is None or pause.resume is None:
         return "the ledger has no resume for it"

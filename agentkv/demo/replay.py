@@ -13,7 +13,8 @@ from typing import Protocol
 
 import httpx
 
-from agentkv.demo.client import TurnRequest, TurnResult, send_async
+from agentkv.demo.agents import Agent, ClientKind
+from agentkv.demo.client import TurnResult, send_async
 from agentkv.demo.workload import PlannedSession, Workload
 
 REQUEST_TIMEOUT_S = 180.0
@@ -56,16 +57,29 @@ class ReplayWatcher(Protocol):
 
 
 def play(
-    url: str, workload: Workload, *, num_agents: int, max_tokens: int, watcher: ReplayWatcher
+    url: str,
+    workload: Workload,
+    *,
+    num_agents: int,
+    max_tokens: int,
+    watcher: ReplayWatcher,
+    client_kind: ClientKind,
 ) -> Replay:
     """Plays all sessions. Raises RequestError or httpx.HTTPError as soon as one request fails."""
-    return asyncio.run(_Player(workload, max_tokens, watcher).play(url, num_agents))
+    return asyncio.run(_Player(workload, max_tokens, watcher, client_kind).play(url, num_agents))
 
 
 class _Player:
     """One replay; owned by its event loop."""
 
-    def __init__(self, workload: Workload, max_tokens: int, watcher: ReplayWatcher) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        max_tokens: int,
+        watcher: ReplayWatcher,
+        client_kind: ClientKind,
+    ) -> None:
+        self._client_kind = client_kind
         self._sessions: Iterator[PlannedSession] = iter(workload.sessions)
         self._max_tokens = max_tokens
         self._watcher = watcher
@@ -81,28 +95,26 @@ class _Player:
             await asyncio.gather(*(self._agent(client, agent) for agent in range(num_agents)))
         return Replay(began_at_s=began_at_s, duration_s=self._now_s(), turns=self._turns)
 
-    async def _agent(self, client: httpx.AsyncClient, agent: int) -> None:
+    async def _agent(self, client: httpx.AsyncClient, number: int) -> None:
         # The iterator is shared: whoever is free takes the next session.
         for session in self._sessions:
-            for number, turn in enumerate(session.turns):
-                await self._turn(client, agent, session, number)
-                if number < len(session.turns) - 1:
-                    self._watcher.pause_started(agent, session, number)
-                    await asyncio.sleep(turn.wait_s)
-            self._watcher.session_ended(agent, session)
+            agent = Agent(self._client_kind, session)
+            async with agent.session(str(client.base_url)):
+                for turn in range(len(session.turns)):
+                    await self._turn(client, number, session, turn, agent)
+            self._watcher.session_ended(number, session)
 
     async def _turn(
-        self, client: httpx.AsyncClient, agent: int, session: PlannedSession, number: int
+        self,
+        client: httpx.AsyncClient,
+        agent_number: int,
+        session: PlannedSession,
+        number: int,
+        agent: Agent,
     ) -> None:
-        turn = session.turns[number]
-        request = TurnRequest(
-            session_id=session.session_id,
-            messages=turn.messages,
-            max_tokens=self._max_tokens,
-            tags=turn.tags(is_last=number == len(session.turns) - 1),
-            with_token_ids=True,
-        )
-        self._watcher.turn_started(agent, session, number)
+        """A turn, and the pause after it unless it is the last."""
+        request = agent.request(number, max_tokens=self._max_tokens)
+        self._watcher.turn_started(agent_number, session, number)
         start_s = self._now_s()
         result = await send_async(client, request)
         self._turns[session.session_id, number] = PlayedTurn(
@@ -112,6 +124,10 @@ class _Player:
             end_s=self._now_s(),
             result=result,
         )
+        if number < len(session.turns) - 1:
+            self._watcher.pause_started(agent_number, session, number)
+            async with agent.tool(session.turns[number]):
+                await asyncio.sleep(session.turns[number].wait_s)
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._began_s

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.demo.prefetches import OUTCOMES
 from agentkv.demo.rows import PauseRow
 from agentkv.demo.summary import Ratio
 
@@ -41,7 +42,7 @@ COLUMNS = {
     "stock\nms": True,
 }
 ACTION_STYLES = {"hold": "green", "swap": "blue", "recompute": "dark_orange3"}
-TARGETS = {"hold": 1.1, "resume": 0.18}
+TARGETS = {"hold": 1.1, "resume": 0.18, "prefetch": 1.1}
 
 
 def telling_rows(rows: Sequence[PauseRow], max_rows: int = MAX_ROWS) -> list[PauseRow]:
@@ -139,6 +140,12 @@ def summary_table(summary: Mapping[str, Any], ratios: Mapping[str, Ratio]) -> Ta
     )
     actions = ", ".join(f"{count} {action}" for action, count in summary["actions"].items())
     table.add_row("what became of the pauses", actions, "")
+    outcomes = ", ".join(
+        f"{count:.0f} {outcome}"
+        for outcome, count in summary["prefetch"].items()
+        if outcome in OUTCOMES and count
+    )
+    table.add_row("what became of prefetches", outcomes or "none was started", "")
     table.add_section()
     for name, each in ratios.items():
         table.add_row(*_ratio_cells(name, each))
@@ -153,6 +160,7 @@ def _ratio_cells(name: str, each: Ratio) -> tuple[str, str, str]:
     what = {
         "hold": "resume from the pool / vLLM's own prefix hit",
         "resume": "resume from DRAM / prefill again",
+        "prefetch": "resume after a prefetch / always in the pool",
     }[name]
     if each.ratio is None:
         return what, "no valid round", ""

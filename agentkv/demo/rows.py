@@ -4,7 +4,7 @@ Why one ruler for both servers: tokens computed again are counted here from what
 found cached, by the same rule; the ledger adds what only the plugin knows (decision, reason, tier).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from agentkv.demo.ledger_file import LedgerPause
@@ -65,6 +65,25 @@ def pause_rows(
         for number in range(len(session.turns) - 1)
     ]
     return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def named_pauses(
+    plugin: Replay, pauses: Iterable[LedgerPause]
+) -> dict[tuple[str, int], LedgerPause]:
+    """The ledger's pauses by (session, turn) of the replay.
+
+    Joined by the reply that ended each: a client that names no session has another name there.
+    """
+    by_reply = {
+        pause.resume.request_id.rpartition("-")[0]: pause
+        for pause in pauses
+        if pause.resume is not None
+    }
+    return {
+        (turn.session_id, turn.turn - 1): by_reply[turn.result.reply_id]
+        for turn in plugin.turns.values()
+        if turn.result.reply_id in by_reply
+    }
 
 
 def mismatched_turns(plugin: Replay, stock: Replay) -> list[tuple[str, int]]:

@@ -25,13 +25,22 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from agentkv import __version__
+from agentkv.demo.agents import ClientKind
 from agentkv.demo.checkpoint import ModelShape, write_checkpoint
 from agentkv.demo.client import RequestError
 from agentkv.demo.ledger_file import LedgerFile, LedgerPause
 from agentkv.demo.live import REFRESHES_PER_SECOND, BoardView, ReplayBoard
-from agentkv.demo.ratios import PLUGIN, STOCK, RatioPlan, RatioRounds, check_samples
+from agentkv.demo.prefetches import read_prefetches
+from agentkv.demo.ratios import (
+    PLUGIN,
+    PREFETCHED,
+    STOCK,
+    RatioPlan,
+    RatioRounds,
+    check_samples,
+)
 from agentkv.demo.replay import Replay, play
-from agentkv.demo.rows import PauseRow, pause_rows
+from agentkv.demo.rows import PauseRow, named_pauses, pause_rows
 from agentkv.demo.servers import Server, ServerError, ServerSpec, running, wait_ready
 from agentkv.demo.summary import Ratio, ratio, summarize
 from agentkv.demo.text import FillText, recorded_sessions, training_texts
@@ -68,6 +77,7 @@ class DemoSettings:
     max_num_seqs: int = 4
     max_model_len: int = 8_192
     ratio_rounds: int = 10
+    client_kind: ClientKind = ClientKind.TAGS
 
     @property
     def pool_blocks(self) -> int:
@@ -111,9 +121,11 @@ def run_demo(
             start_s = _wait_ready(servers, console)
             with _failures_name_the_server(servers):
                 ratios = _measure_ratios(settings, fill, servers, ledger, console)
+                before = read_prefetches(servers[0].url)
                 plugin = _replay(settings, "agentkv", servers[0], workload, ledger, console)
+                prefetch = read_prefetches(servers[0].url).since(before)
                 stock = _replay(settings, "stock vLLM", servers[1], workload, None, console)
-        pauses = dict(ledger.pauses())
+        pauses = named_pauses(plugin, ledger.pauses().values())
     rows = pause_rows(workload, plugin, stock, pauses, block_size=settings.block_size)
     provenance = _provenance(settings, shape, workload)
     provenance |= {"servers_ready_s": start_s, "total_s": time.perf_counter() - began_s}
@@ -124,7 +136,7 @@ def run_demo(
         pauses=pauses,
         rows=rows,
         ratios=ratios,
-        summary=summarize(rows, plugin, stock, ratios),
+        summary=summarize(rows, plugin, stock, ratios, prefetch),
         provenance=provenance,
     )
 
@@ -245,6 +257,7 @@ def _measure_ratios(
     return {
         "hold": ratio(checked, "hold", "local_hit"),
         "resume": ratio(checked, "swap", "recompute"),
+        "prefetch": ratio(checked, PREFETCHED, "hold"),
     }
 
 
@@ -269,6 +282,7 @@ def _replay(
             num_agents=settings.num_agents,
             max_tokens=settings.max_tokens,
             watcher=board,
+            client_kind=settings.client_kind if ledger is not None else ClientKind.PLAIN,
         )
     _say(
         console,

@@ -5,7 +5,7 @@ Where: after the join, before the report.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,15 @@ class Ratio:
 def ratio(samples: Sequence[RatioSample], over: str, under: str) -> Ratio:
     """Median first-token times `over` / `under`, over the pairs of which both are as claimed.
 
-    A pair is the same resume, of the same round, with and without the plugin.
+    A pair is the same resume of the same round, with and without the plugin; where the two kinds
+    are different resumes it is the last of each in the round.
     """
     by_kind = {
         kind: {(each.round, each.turn): each for each in samples if each.kind == kind}
         for kind in (over, under)
     }
+    if not by_kind[over].keys() & by_kind[under].keys():
+        by_kind = {kind: _last_of_round(each.values()) for kind, each in by_kind.items()}
     keys = sorted(by_kind[over].keys() & by_kind[under].keys())
     pairs = [(by_kind[over][key], by_kind[under][key]) for key in keys]
     good = [pair for pair in pairs if pair[0].problem is None and pair[1].problem is None]
@@ -62,12 +65,24 @@ def ratio(samples: Sequence[RatioSample], over: str, under: str) -> Ratio:
         pairs=len(good),
         pairs_discarded=len(pairs) - len(good),
         problems=tuple(sorted(problems)),
-        mismatches=sum(not one.result.same_answer(other.result) for one, other in pairs),
+        mismatches=sum(
+            not one.result.same_answer(other.result)
+            for one, other in pairs
+            if one.turn == other.turn  # else they answer different prompts
+        ),
     )
 
 
+def _last_of_round(samples: Iterable[RatioSample]) -> dict[tuple[int, int], RatioSample]:
+    return {(each.round, 0): each for each in sorted(samples, key=lambda each: each.turn)}
+
+
 def summarize(
-    rows: Sequence[PauseRow], plugin: Replay, stock: Replay, ratios: Mapping[str, Ratio]
+    rows: Sequence[PauseRow],
+    plugin: Replay,
+    stock: Replay,
+    ratios: Mapping[str, Ratio],
+    prefetch: Mapping[str, float],
 ) -> dict[str, Any]:
     """The `summary` object of the JSON output; times in seconds, of the turns after a pause."""
     differing = mismatched_turns(plugin, stock)
@@ -79,6 +94,9 @@ def summarize(
         "turns_compared": len(plugin.turns),
         "resume_ttft_p50_ratio": ratios["resume"].ratio,
         "hold_ttft_p50_ratio": ratios["hold"].ratio,
+        "prefetch_ttft_p50_ratio": ratios["prefetch"].ratio,
+        "prefetch": dict(prefetch),
+        "resume_local_hit_share": _local_share(rows),
         "pauses": len(rows),
         "actions": {action: actions[action] for action in ACTIONS},
         "pauses_without_ledger_entry": actions[None],
@@ -92,6 +110,14 @@ def summarize(
         "replay_s": _rounded(plugin.duration_s),
         "replay_stock_s": _rounded(stock.duration_s),
     }
+
+
+def _local_share(rows: Sequence[PauseRow]) -> float | None:
+    """Part of the tokens that sessions had computed before and that were in the pool on resume."""
+    seen = [row for row in rows if row.gpu_hit_tokens is not None]
+    known = sum(row.known_tokens for row in seen)
+    found = sum(min(row.gpu_hit_tokens or 0, row.known_tokens) for row in seen)
+    return _rounded(found / known) if known else None
 
 
 def _ttft(times_s: Sequence[float], suffix: str) -> dict[str, float | None]:

@@ -66,7 +66,7 @@ def test_every_element_is_right_under_every_policy(
 def test_the_policys_action_is_what_happens_under_pressure(
     make_rig: RigFactory, policy: str
 ) -> None:
-    rig = make_rig(pool_blocks=20, policy=policy)
+    rig = make_rig(pool_blocks=20, policy=policy, extra={"prefetch": {"enabled": False}})
     agent = Agent(rig, "agent", 1, 8)
     agent.turn(tag={"expected_wait_s": 600.0})
     rig.run("needy", prompt(2, blocks(19)), tag={"last_turn": True})

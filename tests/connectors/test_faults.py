@@ -6,17 +6,25 @@ from typing import Any
 import pytest
 from kit import Agent, Rig, blocks
 from kit.clean import engine_leaks
+from kit.control import tell
 
 from agentkv.appraisal import Appraiser
 from agentkv.connectors import scheduler_side
 from agentkv.connectors.arrived import ArrivedTurns
 from agentkv.connectors.cache_policy import AgentKVCachePolicy
+from agentkv.connectors.control import ControlPort
 from agentkv.connectors.dead_blocks import DeadBlocks
+from agentkv.connectors.pool_load import PoolLoader
 from agentkv.connectors.pool_order import PoolOrder
+from agentkv.connectors.prefetcher import Prefetcher
 from agentkv.connectors.step_timer import StepTimer
 from agentkv.controller import Controller
 from agentkv.cost_model import LinkSpeed
+from agentkv.event_handler import EventHandler
+from agentkv.pause_book import PauseBook
+from agentkv.prefetch import PrefetchBook
 from agentkv.sessions import SessionTracker
+from agentkv.signals import Event
 
 RigFactory = Callable[..., Rig]
 FAULTS = [
@@ -29,7 +37,7 @@ FAULTS = [
     (Appraiser, "observe_demand"),
     (Controller, "victims"),
     (Appraiser, "min_load_tokens"),
-    (Controller, "take_dead"),
+    (SessionTracker, "take_dead"),
     (Controller, "tidy"),
     (Controller, "clear"),
     (SessionTracker, "turn"),
@@ -49,6 +57,18 @@ FAULTS = [
     (StepTimer, "scheduled"),
     (StepTimer, "finished"),
     (LinkSpeed, "observe"),
+    (EventHandler, "apply"),
+    (ControlPort, "receive"),
+    (ControlPort, "add_to"),
+    (Prefetcher, "note_finished"),
+    (Prefetcher, "consider"),
+    (Prefetcher, "_make_room"),
+    (PoolLoader, "start"),
+    (PrefetchBook, "start"),
+    (PrefetchBook, "finish"),
+    (PrefetchBook, "resumed"),
+    (PauseBook, "take_back"),
+    (Prefetcher, "_settle"),
 ]
 
 
@@ -78,6 +98,9 @@ def test_a_fault_anywhere_is_survived(
     for agent in crowd:
         agent.arrive(tool_tokens=blocks(3), max_tokens=2)
     rig.settle()
+    for name in ("agent0", "agent1", "nobody"):
+        tell(rig, Event(event="resume", session_id=name))
+        rig.settle()
     agents[0].turn()
     rig.drop_gpu_cache()
     rig.flip_dram_byte(agents[0].context, 2)

@@ -7,11 +7,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kit import Agent, Rig, RigConfig, prompt
+from kit.control import tell
+
+from agentkv.signals import Event
 
 MAX_CONTEXT_TOKENS = 200  # two such turns fit into the smallest pool
 
 Operation = tuple[str, Any]
 AGENT = st.integers(0, 4)
+# Of an agent, of a session that nobody knows, of another tenant's; with numbers that go back.
+SIGNAL = st.tuples(
+    st.sampled_from(["agent0", "agent1", "agent3", "nobody", "inferred-1"]),
+    st.sampled_from(["pause", "resume", "heartbeat", "end"]),
+    st.sampled_from([None, None, 0, 1, 2]),
+    st.sampled_from(["", "", "", "other tenant"]),
+    st.sampled_from([None, 0.5, 100.0]),
+)
 operations = st.one_of(
     st.tuples(st.just("turn"), st.tuples(AGENT, st.integers(1, 40), st.integers(1, 20))),
     st.tuples(st.just("turn"), st.tuples(AGENT, st.integers(1, 40), st.integers(1, 20))),
@@ -25,6 +36,9 @@ operations = st.one_of(
     st.tuples(st.just("reset"), st.tuples(st.booleans(), st.booleans())),
     st.tuples(st.just("delay"), st.tuples(st.integers(0, 4), st.integers(0, 4))),
     st.tuples(st.just("damage"), st.integers(0, 30)),
+    st.tuples(st.just("signal"), SIGNAL),
+    st.tuples(st.just("signal"), SIGNAL),
+    st.tuples(st.just("tick"), st.none()),
 )
 shapes = st.fixed_dictionaries(
     {
@@ -54,6 +68,7 @@ class _World:
     rig: Rig
     agents: list[Agent] = field(init=False)
     underway: dict[int, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         shared = prompt(99, 40)
@@ -134,11 +149,22 @@ class _World:
             self.rig.drain()
         if self.rig.scheduler.kv_holding_waiting:
             is_forced = False  # vLLM refuses this during a load
+        if self.rig.side.returns.prefetcher._loading:
+            is_forced = False  # the same without a request
         if is_forced and any(r.is_finished() for r in self.rig.scheduler.requests.values()):
             is_forced = False  # an aborted turn whose load still runs
         self.rig.scheduler.reset_prefix_cache(
             reset_running_requests=is_forced, reset_connector=with_connector
         )
+
+    def signal(self, argument: tuple[str, str, int | None, str, float | None]) -> None:
+        session, event, seq, scope, expected_wait_s = argument
+        fields = {"event": event, "session_id": session, "seq": seq}
+        named = Event.model_validate({**fields, "expected_wait_s": expected_wait_s})
+        self.told.append(tell(self.rig, named, scope=scope))
+
+    def tick(self, _: None) -> None:
+        self.told.append(tell(self.rig))
 
     def damage(self, index: int) -> None:
         """Flips a byte of some stored block that nothing reads or writes just now."""
@@ -175,5 +201,6 @@ def test_any_schedule_finishes_right_and_leaves_nothing(
         for request_id, result in rig.results.items():
             if result.finish_reason != "abort":
                 rig.check_answer(request_id)
+        assert set(world.told) <= rig.replies.keys(), "every message is answered"
     finally:
         rig.close()

@@ -11,6 +11,7 @@ from kit import Agent, Kind, Rig, blocks, prompt
 
 RigFactory = Callable[..., Rig]
 HOLDS = {"policy": "always_hold"}
+NO_PREFETCH = {"prefetch": {"enabled": False}}
 
 
 def _hold(rig: Rig, num_sessions: int, num_blocks: int, first_seed: int = 100) -> list[Agent]:
@@ -193,13 +194,13 @@ def test_a58_idle_sessions_let_go_by_themselves(make_rig: RigFactory) -> None:
     rig.clock.advance(61)
     rig.run("other", prompt(2, blocks(2)), tag={"last_turn": True})
     assert len(rig.controller.sessions) == 0 and len(rig.controller.sessions.tree) == 0
-    assert not rig.controller._kept
+    assert not rig.controller.pauses.kept()
 
 
 def test_a58_under_pressure_the_latest_return_goes_first_not_the_oldest_session(
     make_rig: RigFactory,
 ) -> None:
-    rig = make_rig(pool_blocks=34, policy="always_swap")
+    rig = make_rig(pool_blocks=34, policy="always_swap", extra=NO_PREFETCH)
     returns_s = {"oldest": 5, "middle": 500, "newest": 50}
     agents = {}
     for seed, (name, wait_s) in enumerate(returns_s.items(), start=1):
@@ -212,7 +213,7 @@ def test_a58_under_pressure_the_latest_return_goes_first_not_the_oldest_session(
 
 def test_a95_a_hold_is_broken_for_a_request_that_needs_its_blocks(make_rig: RigFactory) -> None:
     """Even a hold within all its limits, and of those the one that is back latest."""
-    rig = make_rig(pool_blocks=40, **HOLDS)
+    rig = make_rig(pool_blocks=40, extra=NO_PREFETCH, **HOLDS)
     returns_s = {"soon": 1, "late": 900, "later": 5000}
     agents = {}
     for seed, (name, wait_s) in enumerate(returns_s.items(), start=1):

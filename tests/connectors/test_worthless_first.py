@@ -27,7 +27,8 @@ def test_an_ended_sessions_blocks_go_before_older_ones(make_rig: RigFactory) -> 
 
 
 def test_it_is_the_other_way_round_when_no_end_is_known(make_rig: RigFactory) -> None:
-    rig = make_rig(pool_blocks=20, policy="always_hold", extra={"protect_arrived_turns": False})
+    extra = {"protect_arrived_turns": False, "prefetch": {"enabled": False}}
+    rig = make_rig(pool_blocks=20, policy="always_hold", extra=extra)
     older = Agent(rig, "older", 1, 6)
     older.turn()
     newer = Agent(rig, "newer", 2, 6)

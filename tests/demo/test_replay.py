@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agentkv.demo import replay as replay_module
+from agentkv.demo.agents import ClientKind
 from agentkv.demo.client import TurnRequest, TurnResult
 from agentkv.demo.replay import Replay, play
 
@@ -32,12 +33,19 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[TurnRequest]:
     return seen
 
 
-def run(num_agents: int, **waits: list[float]) -> Replay:
+def run(
+    num_agents: int, *, client_kind: ClientKind = ClientKind.TAGS, **waits: list[float]
+) -> Replay:
     sessions = [
         session(name, *(planned(wait_s=wait_s) for wait_s in each)) for name, each in waits.items()
     ]
     return play(
-        "http://x", workload(*sessions), num_agents=num_agents, max_tokens=4, watcher=Silent()
+        "http://x",
+        workload(*sessions),
+        num_agents=num_agents,
+        max_tokens=4,
+        watcher=Silent(),
+        client_kind=client_kind,
     )
 
 
@@ -66,3 +74,21 @@ def test_only_the_last_turn_says_that_the_session_ends(requests: list[TurnReques
     run(1, a=[0.0, 0.0])
     assert [request.tags.get("last_turn") for request in requests] == [None, True]
     assert all(request.with_token_ids for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers", "has_tags"),
+    [
+        (ClientKind.PLAIN, {}, False),
+        (ClientKind.HEADER, {"X-Session-ID": "a"}, False),
+        (ClientKind.TAGS, {"X-Session-ID": "a"}, True),
+        (ClientKind.SDK, {"X-Session-ID": "a"}, False),
+    ],
+)
+def test_each_kind_of_client_says_no_more_than_it_would(
+    requests: list[TurnRequest], kind: ClientKind, headers: dict[str, str], has_tags: bool
+) -> None:
+    run(1, client_kind=kind, a=[0.0, 0.0])
+    for request in requests:
+        assert request.headers() == headers
+        assert ("kv_transfer_params" in request.body()) == has_tags

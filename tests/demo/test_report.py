@@ -10,11 +10,17 @@ import pytest
 from rich.console import Console
 
 from agentkv.demo.client import TurnResult
-from agentkv.demo.ledger_file import LedgerFile, LedgerPause
+from agentkv.demo.ledger_file import LedgerFile, LedgerPause, LedgerResume
 from agentkv.demo.picture import COLOURS, draw_picture, pause_segments
 from agentkv.demo.replay import Replay
 from agentkv.demo.report import pause_table, print_report, telling_rows, write_json
-from agentkv.demo.rows import PauseRow, mismatched_turns, pause_rows, recomputed_tokens
+from agentkv.demo.rows import (
+    PauseRow,
+    mismatched_turns,
+    named_pauses,
+    pause_rows,
+    recomputed_tokens,
+)
 from agentkv.demo.summary import Ratio, ratio, summarize
 from agentkv.demo.workload import Workload
 
@@ -54,6 +60,7 @@ STOCK_RESULTS = {
     key: result(prompt_tokens=value.prompt_tokens, cached_tokens=0, ttft_s=0.2)
     for key, value in RESULTS.items()
 }
+PREFETCH = {"useful": 3.0, "late": 1.0, "lost": 0.0, "early_byte_s": 5.0}
 LEDGER = [
     pause_record(pause_id=1, turn=0, t=BEGAN_AT_S + 0.5),
     pause_record(pause_id=2, turn=0, session_id="b", action="recompute", reason="too short"),
@@ -92,9 +99,11 @@ def rows(
 def ratios() -> dict[str, Ratio]:
     times = {"hold": 0.021, "local_hit": 0.020, "swap": 0.03, "recompute": 0.2}
     samples = [sample(kind, n, ttft_s=t) for kind, t in times.items() for n in range(3)]
+    samples += [sample("prefetched", n, turn=1, ttft_s=0.022, text="other") for n in range(3)]
     return {
         "hold": ratio(samples, "hold", "local_hit"),
         "resume": ratio(samples, "swap", "recompute"),
+        "prefetch": ratio(samples, "prefetched", "hold"),
     }
 
 
@@ -138,13 +147,28 @@ def test_a_changed_token_or_prompt_length_is_a_mismatch(plugin: Replay) -> None:
 def test_the_summary_counts_what_the_rows_say(
     rows: list[PauseRow], plugin: Replay, stock: Replay, ratios: dict[str, Ratio]
 ) -> None:
-    summary = summarize(rows, plugin, stock, ratios)
+    summary = summarize(rows, plugin, stock, ratios, PREFETCH)
     assert summary["actions"] == {"hold": 1, "swap": 1, "recompute": 1}
     assert summary["token_mismatches"] == 0 and summary["turns_compared"] == 5
     assert (summary["tokens_recomputed"], summary["tokens_recomputed_stock"]) == (96, 96 + 128 + 96)
     assert (summary["ttft_p50_s"], summary["ttft_p50_stock_s"]) == (0.03, 0.2)
     assert summary["resume_ttft_p50_ratio"] == pytest.approx(0.15)
     assert summary["hold_ttft_p50_ratio"] == pytest.approx(1.05)
+    assert summary["prefetch_ttft_p50_ratio"] == pytest.approx(22 / 21, abs=1e-3)
+    assert summary["prefetch"]["useful"] == 3
+    # In the pool: 0 of 100 known tokens, 0 of 100 and 128 of 150.
+    assert summary["resume_local_hit_share"] == pytest.approx(128 / 350, abs=1e-3)
+
+
+def test_pauses_are_joined_by_the_reply_that_ended_them() -> None:
+    """A client that names no session has another name in the ledger."""
+    played = replay({("a", 0): result(reply_id="cmpl-1"), ("a", 1): result(reply_id="cmpl-2")})
+    ended = LedgerResume(0.0, "swap", "dram", 100, 0, 96, 0, None, request_id="cmpl-2-0123abcd")
+    pauses = [
+        LedgerPause("inferred-7", 0, (), ended),
+        LedgerPause("inferred-7", 1, (), None),
+    ]
+    assert named_pauses(played, pauses) == {("a", 0): pauses[0]}
 
 
 def test_mismatches_of_replay_and_ratio_rounds_add_up(
@@ -153,7 +177,7 @@ def test_mismatches_of_replay_and_ratio_rounds_add_up(
     other = replay(RESULTS | {("a", 0): result(text="other")})
     samples = [sample("swap", text="x"), sample("recompute", text="y")]
     with_wrong = ratios | {"resume": ratio(samples, "swap", "recompute")}
-    assert summarize(rows, plugin, other, with_wrong)["token_mismatches"] == 2
+    assert summarize(rows, plugin, other, with_wrong, PREFETCH)["token_mismatches"] == 2
 
 
 def many_rows(row: PauseRow) -> list[PauseRow]:
@@ -188,12 +212,13 @@ def test_the_report_shows_the_cut_waits_the_ratio_and_the_verdict(
     rows: list[PauseRow], plugin: Replay, stock: Replay, ratios: dict[str, Ratio]
 ) -> None:
     screen = Console(file=io.StringIO(), width=160)
-    summary = summarize(rows, plugin, stock, ratios)
+    summary = summarize(rows, plugin, stock, ratios, PREFETCH)
     print_report(screen, rows, summary, ratios, waits_statement="Waits were cut at 6 s.")
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "6.00*" in text and "Waits were cut at 6 s." in text
     assert "1 hold, 1 swap, 1 recompute" in text
     assert "0.15 = 30 ms" in text and "3 pairs" in text
+    assert "3 useful, 1 late" in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -214,7 +239,7 @@ def test_the_json_file_holds_summary_pauses_with_reasons_and_provenance(
     ratios: dict[str, Ratio],
 ) -> None:
     path = tmp_path / "demo.json"
-    summary = summarize(rows, plugin, stock, ratios)
+    summary = summarize(rows, plugin, stock, ratios, PREFETCH)
     write_json(path, rows=rows, summary=summary, ratios=ratios, provenance={"seed": 0})
     value = json.loads(path.read_text())
     assert value["provenance"] == {"seed": 0}

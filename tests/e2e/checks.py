@@ -47,7 +47,7 @@ def assert_clean(engine: Engine) -> None:
         "busy DRAM chunks": [c for c in engine.dram.chunks.values() if c.ref_cnt],
         "protected DRAM keys": engine.dram._arrived,
         "request ids": list(_request_ids(engine.connector._side, engine.request_ids, set())),
-        "swallowed faults": engine.connector._side._faults,
+        "swallowed faults": engine.connector._side.faults._seen,
     }
     assert not {name: value for name, value in leftovers.items() if value}
 

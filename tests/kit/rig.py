@@ -21,6 +21,8 @@ from vllm.v1.kv_offload.base import make_offload_key
 from vllm.v1.request import Request, RequestStatus
 
 from agentkv.clock import ManualClock
+from agentkv.connectors.control import take_replies
+from agentkv.signals import ControlReply
 
 _MAX_STEPS = 3000
 
@@ -65,6 +67,7 @@ class Rig:
         self.num_steps = 0
         self.results: dict[str, Result] = {}
         self.counters: dict[str, dict[tuple[str, ...], float]] = {}
+        self.replies: dict[str, ControlReply] = {}
         self.external_queries = 0
         self.external_hits = 0
         self.script = CopyScript()
@@ -241,6 +244,7 @@ class Rig:
         """Sums up the counters as vLLM hands them to Prometheus."""
         if not stats:
             return
+        self.replies.update((reply.id, reply) for reply in take_replies(stats))
         for name, values in stats["data"].items():
             if stats["types"][name] != "counter":
                 continue

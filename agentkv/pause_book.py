@@ -1,0 +1,97 @@
+"""Which pauses are open, and how their blocks stand: kept in the pool, or given up.
+
+    opened ──► kept ──given up──► away ──back──► kept
+                 └───── the next turn arrives, or the session ends ─────► gone
+
+Kept by `controller`. A pause that closed otherwise (its session ended) leaves a stale entry behind,
+which is dropped when it is met.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from agentkv.sessions import Pause, Session, SessionKey
+
+OpenPause = tuple[Session, Pause]
+
+
+class PauseBook:
+    """Owned by the controller."""
+
+    def __init__(self) -> None:
+        self._kept: dict[SessionKey, Session] = {}
+        self._away: dict[SessionKey, Session] = {}
+        # Given-up sessions of which DRAM evicted something since they were last looked at.
+        self._robbed: dict[SessionKey, Session] = {}
+        # In the order in which the leases of holds end.
+        self._leases: deque[OpenPause] = deque()
+
+    def open(self, session: Session, pause: Pause) -> None:
+        self._kept[session.key] = session
+        self._leases.append((session, pause))
+
+    def close(self, session: Session) -> None:
+        """The next turn is here."""
+        self._kept.pop(session.key, None)
+        self._away.pop(session.key, None)
+
+    def give_up(self, session: Session, pause: Pause) -> None:
+        pause.is_given_up, pause.is_fetched = True, False
+        self._kept.pop(session.key, None)
+        self._away[session.key] = session
+
+    def take_back(self, session: Session) -> None:
+        """The blocks of a given-up pause are in the pool again."""
+        self._away.pop(session.key, None)
+        if session.pause is not None:
+            session.pause.is_given_up = False
+            self._kept[session.key] = session
+
+    def rob(self, session: Session) -> None:
+        """DRAM evicted something of it; of no interest while the pool has its blocks."""
+        if session.pause is not None and session.pause.is_given_up:
+            self._robbed[session.key] = session
+
+    def kept(self) -> list[OpenPause]:
+        """Open pauses whose blocks were not given up."""
+        return _open_pauses(self._kept)
+
+    def away(self) -> list[OpenPause]:
+        """Open pauses whose blocks were given up."""
+        return _open_pauses(self._away)
+
+    def take_robbed(self) -> list[OpenPause]:
+        """Given-up pauses of which DRAM evicted something since the last call."""
+        robbed, self._robbed = self._robbed, {}
+        return _open_pauses(robbed)
+
+    def take_expired(self, started_before_s: float) -> Iterator[OpenPause]:
+        """Pauses that began up to then and are still open; each once."""
+        while self._leases and self._leases[0][1].started_s <= started_before_s:
+            session, pause = self._leases.popleft()
+            if session.pause is pause:
+                yield session, pause
+
+    def drop_stale(self) -> None:
+        """Forgets what closed by other ways; else ended sessions would be kept alive here."""
+        self.kept()
+        self.away()
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._away.clear()
+        self._robbed.clear()
+        self._leases.clear()
+
+
+def _open_pauses(sessions: dict[SessionKey, Session]) -> list[OpenPause]:
+    """The pauses among `sessions`; those without one are dropped from it."""
+    pairs: list[OpenPause] = []
+    for key, session in list(sessions.items()):
+        if session.pause is None:
+            del sessions[key]
+        else:
+            pairs.append((session, session.pause))
+    return pairs

@@ -1,0 +1,67 @@
+"""What the control API tells of sessions and of the engine: plain objects, ready for JSON.
+
+A session's tool is shown, its command is not: commands carry paths, names and secrets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentkv.controller import Controller
+from agentkv.sessions import Pause, Session, SessionKey
+from agentkv.signals import SessionQuery
+
+
+def sessions_matching(
+    controller: Controller, query: SessionQuery, now_s: float
+) -> tuple[dict[str, Any], ...]:
+    """The sessions of one tenant, the one that was active last first."""
+    tracker = controller.sessions
+    if query.session_id is not None:
+        session = tracker.get(SessionKey(query.scope, query.session_id))
+        return () if session is None else (describe(session, now_s),)
+    found: list[dict[str, Any]] = []
+    for session in reversed(tracker):
+        if len(found) == query.limit:
+            break
+        if session.key.scope == query.scope:
+            found.append(describe(session, now_s))
+    return tuple(found)
+
+
+def describe(session: Session, now_s: float) -> dict[str, Any]:
+    """One session; seconds count from now."""
+    return {
+        "session_id": session.key.name,
+        "state": session.state.value,
+        "num_turns": session.num_turns,
+        "context_tokens": session.context_tokens,
+        "is_inferred": session.is_inferred,
+        "idle_s": round(now_s - session.last_active_s, 3),
+        "pause": None if session.pause is None else _describe_pause(session.pause, now_s),
+    }
+
+
+def _describe_pause(pause: Pause, now_s: float) -> dict[str, Any]:
+    decision = pause.decision
+    return {
+        "tool": pause.tag.tool,
+        "since_s": round(now_s - pause.started_s, 3),
+        "expected_wait_s": pause.tag.expected_wait_s,
+        "returns_in_s": round(max(0.0, pause.returns_at_s - now_s), 3),
+        "is_tool_done": pause.tool_done_s is not None,
+        "action": decision.action.value if decision is not None else None,
+        "reason": decision.reason if decision is not None else None,
+        "is_given_up": pause.is_given_up,
+    }
+
+
+def engine_state(controller: Controller, **pool: int) -> dict[str, Any]:
+    """Numbers of the whole engine; names no session."""
+    counts = controller.sessions.count_by_state()
+    return {
+        "sessions": {state.value: count for state, count in counts.items()},
+        "pressure": round(controller.appraiser.pressure, 4),
+        "pauses_away": len(controller.pauses.away()),
+        **pool,
+    }

@@ -1,0 +1,110 @@
+"""The shapes of the HTTP API that are not on the wire to the engine, for OpenAPI above all.
+
+Why: what the engine sends is shown as it is, a field that this file does not know included: the two
+sides are of one version, and a reply must not fail over a field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from agentkv.signals import MAX_EVENTS, Event, EventResult
+
+from .counters import Counters
+
+
+class EventBatch(BaseModel):
+    """Several events, of one or many sessions; they are applied in this order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS)]
+
+
+def _shape_of(body: Any) -> str:
+    return "[batch]" if isinstance(body, dict) and "events" in body else "[event]"
+
+
+# The brackets: vLLM leaves such parts out when it names the field that is wrong.
+EventBody = Annotated[
+    Annotated[Event, Tag("[event]")] | Annotated[EventBatch, Tag("[batch]")],
+    Discriminator(_shape_of),
+]
+
+
+class EventResults(BaseModel):
+    """One result for each event of a batch, in the same order."""
+
+    results: list[EventResult]
+
+
+class _FromEngine(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Pause(_FromEngine):
+    """An open pause, and what was decided about the session's KV. What runs is not shown."""
+
+    tool: str | None = Field(None, description="The tool that runs, if known.")
+    since_s: float | None = Field(None, description="How long the pause has lasted.")
+    expected_wait_s: float | None = Field(None, description="What the client expects, if it said.")
+    returns_in_s: float | None = Field(None, description="The predicted time until the next turn.")
+    is_tool_done: bool | None = Field(None, description="The client has said that it resumes.")
+    action: str | None = Field(None, description="hold, swap or recompute.")
+    reason: str | None = Field(None, description="Why, in the words of the ledger.")
+    is_given_up: bool | None = Field(None, description="Its KV in the GPU pool was given up.")
+
+
+class Session(_FromEngine):
+    """One session as the engine sees it now."""
+
+    session_id: str
+    state: str = Field(description="running, paused or resuming.")
+    num_turns: int | None = None
+    context_tokens: int | None = None
+    is_inferred: bool | None = Field(
+        None, description="Recognised by its growing prompt: its requests name no session."
+    )
+    idle_s: float | None = Field(None, description="Since its last turn or event.")
+    pause: Pause | None = None
+
+
+class Sessions(BaseModel):
+    """The caller's sessions, the ones that were active last first."""
+
+    sessions: list[Session]
+
+
+class EngineState(_FromEngine):
+    """One engine; there are several with data parallelism."""
+
+    rank: int
+    sessions: dict[str, int] = Field(default_factory=dict, description="Sessions by state.")
+    pressure: float | None = None
+    pool_blocks: int | None = None
+    free_blocks: int | None = None
+    pauses_away: int | None = Field(None, description="Pauses whose KV is not in the GPU pool.")
+
+
+class State(BaseModel):
+    """The engines, and the API process that was asked."""
+
+    engines: list[EngineState]
+    endpoint: Counters
+
+
+class ErrorInfo(BaseModel):
+    """As in every error of vLLM's server."""
+
+    message: str
+    type: str
+    param: str | None = Field(None, description="The field that is wrong.")
+    code: int
+
+
+class ErrorReply(BaseModel):
+    """vLLM's own shape."""
+
+    error: ErrorInfo | Literal["Unauthorized"]

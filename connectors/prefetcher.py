@@ -1,0 +1,248 @@
+"""Brings the KV of paused sessions back to the pool before their turns arrive.
+
+    after a step: whose time has come? ─► room for it ─► with the next step's metadata: load begins
+    load received ─► cached in the pool, free but last to go ─► the turn finds a local hit
+
+Why in two halves: room is made between steps, blocks may only be taken when a step's own
+allocations are done. The choice is `agentkv.prefetch`, the loading `pool_load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm.v1.request import Request
+
+from agentkv import metrics
+from agentkv.appraisal import Deps
+from agentkv.config import PrefetchConfig
+from agentkv.controller import Controller
+from agentkv.cost_model import prefetch_start_s
+from agentkv.prefetch import AwayPause, PrefetchBook, Trigger, Wanted, choose, next_start_s
+from agentkv.sessions import Pause, Session, Turn
+
+from .kept_prefix import KeptPrefixes, keep
+from .layout import Layout
+from .pool_load import NOTHING, PoolLoad, PoolLoader
+from .pool_order import PoolOrder
+from .room import Room
+
+_CONSIDER_EVERY_S = 0.02
+_MAX_STARTS = 8  # of one step; the others' turn comes with the next ones
+
+
+class Prefetcher:
+    """Owned by the scheduler thread. Does nothing until `attach`."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        deps: Deps,
+        room: Room,
+        config: PrefetchConfig,
+        *,
+        layout: Layout,
+        max_kept_tokens: int,
+    ) -> None:
+        self._controller = controller
+        self._deps = deps
+        self._room = room
+        self._config = config
+        self._layout = layout
+        self._kept = KeptPrefixes(max_kept_tokens)
+        self._book = PrefetchBook(deps.recorder)
+        self._loader: PoolLoader | None = None
+        self._wanted: list[Wanted] = []
+        self._loading: dict[str, Wanted] = {}
+        self._bytes_loading = 0.0
+        self._failed: set[str] = set()
+        self._considered_at_s = 0.0
+
+    def attach(self, loader: PoolLoader) -> None:
+        if self._config.enabled:
+            self._loader = loader
+
+    @property
+    def has_wanted(self) -> bool:
+        """Whether a step is needed to begin a load."""
+        return bool(self._wanted)
+
+    # --- what happens ---
+
+    def note_finished(self, request: Request, session: Session) -> None:
+        """A turn ended: what a prefetch for the next one needs."""
+        if self._loader is None or session.pause is None:
+            return
+        prefix = keep(request, self._layout.tokens_per_hash)
+        if prefix is not None:
+            self._kept.put(session.key, prefix)
+
+    def note_scheduled(self, turn: Turn, gpu_hit_tokens: int) -> None:
+        """A turn got its blocks."""
+        self._book.resumed(turn, gpu_hit_tokens)
+
+    def note_signal(self) -> None:
+        """A client said something: look again after this step."""
+        self._considered_at_s = 0.0
+
+    def tidy(self) -> None:
+        """Forgets what belongs to sessions that ended."""
+        sessions = self._controller.sessions
+        self._book.drop_ended(session.key for session in sessions)
+        self._kept.drop_ended(lambda key: sessions.get(key) is not None)
+
+    def clear(self) -> None:
+        """The engine dropped its caches."""
+        self._kept.clear()
+        self._book.clear()
+        self._wanted.clear()
+
+    def next_look_s(self) -> float | None:
+        """Seconds until time alone changes whose KV is wanted; None if it does not."""
+        if self._loader is None:
+            return None
+        return next_start_s([self._away_pause(*pair) for pair in self._controller.pauses.away()])
+
+    # --- step by step ---
+
+    def consider(self, order: PoolOrder, *, num_waiting: int) -> None:
+        """A step is over: whose KV to bring back with the next one."""
+        now_s = self._deps.clock.monotonic_s()
+        if self._loader is None or now_s - self._considered_at_s < _CONSIDER_EVERY_S:
+            return
+        self._considered_at_s = now_s
+        away = [self._away_pause(session, pause) for session, pause in self._candidates()]
+        if not away:
+            return
+        room_blocks = 0
+        if not num_waiting:
+            most = sum(sorted(pause.num_blocks for pause in away)[:_MAX_STARTS])
+            room_blocks = self._room.worthless_beyond(order, self._reserve(order), most)
+        self._wanted.extend(choose(away, room_blocks=room_blocks)[:_MAX_STARTS])
+
+    def start(self, order: PoolOrder) -> None:
+        """The next step's own allocations are done: loads begin."""
+        wanted, self._wanted = self._wanted, []
+        for each in wanted:
+            if self._bytes_loading < self._config.max_in_flight_bytes:
+                self._start(order, each)
+
+    def receive(self, request_ids: Iterable[str], failed: Iterable[str]) -> None:
+        """Finishes our loads among the received ones.
+
+        A rank may report a load as failed before the last one reports it as received.
+        """
+        if self._loader is None or not self._loading:
+            return
+        self._failed.update(self._loading.keys() & set(failed))
+        loads = self._loader.take_received(request_ids)
+        for load in loads:  # The blocks first: what follows is bookkeeping.
+            self._hand_over(load)
+        for load in loads:
+            self._settle(load)
+
+    # --- parts ---
+
+    def _candidates(self) -> list[tuple[Session, Pause]]:
+        """Given-up pauses; those whose tool is done even if nobody gave them up."""
+        pauses = self._controller.pauses
+        loading = {wanted.session.key for wanted in self._loading.values()}
+        done = (pair for pair in pauses.kept() if pair[1].tool_done_s is not None)
+        return [
+            (session, pause)
+            for session, pause in (*pauses.away(), *done)
+            if not pause.is_fetched
+            and session.key not in loading
+            and self._kept.get(session.key) is not None
+        ]
+
+    def _away_pause(self, session: Session, pause: Pause) -> AwayPause:
+        now_s = self._deps.clock.monotonic_s()
+        kv_bytes = self._deps.footprint.bytes_for(pause.context_tokens)
+        load_s = self._deps.costs.reload_s(int(kv_bytes))
+        start_s = prefetch_start_s(pause.early_at_s - pause.started_s, load_s)
+        return AwayPause(
+            session=session,
+            num_blocks=self._layout.blocks(pause.context_tokens),
+            start_in_s=pause.started_s + start_s - now_s,
+            returns_in_s=pause.returns_at_s - now_s,
+            is_tool_done=pause.tool_done_s is not None,
+            was_brought=self._book.was_brought(session),
+        )
+
+    def _reserve(self, order: PoolOrder) -> int:
+        return int(self._config.reserve_fraction * order.num_blocks)
+
+    def _start(self, order: PoolOrder, wanted: Wanted) -> None:
+        session, pause = wanted.session, wanted.session.pause
+        prefix = self._kept.get(session.key)
+        if self._loader is None or pause is None or prefix is None:
+            return
+        depth = order.cached_depth(prefix.block_hashes)
+        num_missing = len(prefix.token_ids) - depth * self._layout.tokens_per_hash
+        if num_missing <= 0:
+            pause.is_fetched = True
+            return
+        num_blocks = self._make_room(order, wanted, pause, self._layout.blocks(num_missing))
+        if num_blocks <= 0:
+            return
+        load = self._loader.start(
+            prefix,
+            max_tokens=self._max_tokens(num_blocks, num_missing),
+            min_tokens=self._controller.appraiser.min_load_tokens(),
+        )
+        if isinstance(load, PoolLoad):
+            self._note_started(wanted, load)
+        elif load is NOTHING:
+            pause.is_fetched = True
+
+    def _make_room(self, order: PoolOrder, wanted: Wanted, pause: Pause, num_blocks: int) -> int:
+        """How many blocks may be taken now, up to `num_blocks`."""
+        # What is still there of it would otherwise be among the first to go.
+        order.protect([self._controller.sessions.all_blocks(wanted.session)])
+        if wanted.trigger is Trigger.HEADROOM:
+            return self._room.worthless_beyond(order, self._reserve(order), num_blocks)
+        is_here = wanted.trigger is Trigger.RESUME
+        after_s = self._deps.clock.monotonic_s() if is_here else pause.returns_at_s
+        return self._room.for_return(order, wanted.session, num_blocks=num_blocks, after_s=after_s)
+
+    def _max_tokens(self, num_blocks: int, num_missing: int) -> int:
+        """So many tokens fit in the blocks and in what may be on its way."""
+        fitting = self._layout.tokens_in(num_blocks, num_missing)
+        bytes_left = self._config.max_in_flight_bytes - self._bytes_loading
+        per_token = self._deps.footprint.bytes_for(max(1, num_missing)) / max(1, num_missing)
+        return int(min(fitting, max(self._layout.tokens_per_hash, bytes_left / per_token)))
+
+    def _note_started(self, wanted: Wanted, load: PoolLoad) -> None:
+        kv_bytes = self._kv_bytes(load)
+        self._loading[load.request_id] = wanted
+        self._bytes_loading += kv_bytes
+        self._book.start(wanted.session, wanted.trigger, load.start_tokens, kv_bytes)
+        num_tokens = load.end_tokens - load.start_tokens
+        self._deps.recorder.count(metrics.PREFETCHED_TOKENS, by=num_tokens)
+
+    def _kv_bytes(self, load: PoolLoad) -> float:
+        footprint = self._deps.footprint
+        return footprint.bytes_for(load.end_tokens) - footprint.bytes_for(load.start_tokens)
+
+    def _hand_over(self, load: PoolLoad) -> None:
+        """To the pool. What failed, or nobody needs any more, is not cached: it goes first."""
+        assert self._loader is not None
+        wanted = self._loading.get(load.request_id)
+        is_known = wanted is not None and self._is_known(wanted.session)
+        self._loader.finish(load, is_good=is_known and load.request_id not in self._failed)
+
+    def _settle(self, load: PoolLoad) -> None:
+        wanted = self._loading.pop(load.request_id)
+        session = wanted.session
+        is_good = load.request_id not in self._failed
+        self._failed.discard(load.request_id)
+        self._bytes_loading = max(0.0, self._bytes_loading - self._kv_bytes(load))
+        self._room.note_change()
+        self._book.finish(session.key, self._deps.clock.monotonic_s(), is_good=is_good)
+        if is_good and self._is_known(session):
+            self._controller.pauses.take_back(session)
+            self._wanted.append(wanted)  # More of it may be missing: the load was bounded.
+
+    def _is_known(self, session: Session) -> bool:
+        return self._controller.sessions.get(session.key) is session

@@ -1,0 +1,80 @@
+"""The way back of a pause: what clients say of it, and its KV in the pool before the turn.
+
+What the connector calls for signals from the API process and for prefetches. Beside
+`scheduler_side`, which hears of turns; a fault in here is counted, and the turn loads on arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
+from vllm.v1.request import Request
+
+from agentkv.appraisal import Deps
+from agentkv.controller import Controller
+
+from .control import ControlPort
+from .guard import Faults, never_raises
+from .pool_order import PoolOrder
+from .prefetcher import Prefetcher
+
+
+class Returns:
+    """Owned by the scheduler thread. `order` must be set before the first step."""
+
+    def __init__(
+        self, controller: Controller, deps: Deps, prefetcher: Prefetcher, faults: Faults
+    ) -> None:
+        self.faults = faults
+        self.prefetcher = prefetcher
+        self.order: PoolOrder | None = None
+        self._port = ControlPort(controller, deps)
+
+    # --- signals ---
+
+    @never_raises
+    def on_control(self, request: Request) -> None:
+        """A message from the API process."""
+        pool: dict[str, int] = {}
+        if self.order is not None:
+            pool["pool_blocks"] = self.order.num_blocks
+            pool["free_blocks"] = self.order.num_free_blocks
+        self._port.receive(request, **pool)
+        self.prefetcher.note_signal()
+
+    @property
+    def has_replies(self) -> bool:
+        return self._port.has_unsent
+
+    @never_raises
+    def add_replies(self, stats: OffloadingConnectorStats) -> None:
+        """What is to be said to the API process goes out with these statistics."""
+        self._port.add_to(stats, self.prefetcher.next_look_s())
+
+    # --- prefetches ---
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step is needed to begin a load."""
+        return self.prefetcher.has_wanted
+
+    @never_raises
+    def before_meta(self) -> None:
+        """A step's blocks are all given out; its metadata is about to be put together."""
+        if self.order is not None:
+            self.prefetcher.start(self.order)
+
+    @never_raises
+    def receive(self, request_ids: Collection[str], failed: Collection[str]) -> None:
+        """Loads are done, those of turns and ours."""
+        self.prefetcher.receive(request_ids, failed)
+
+    @never_raises
+    def after_step(self, order: PoolOrder, *, num_waiting: int, is_idle: bool) -> None:
+        """A step was processed, and the pool is in order."""
+        self.prefetcher.consider(order, num_waiting=num_waiting)
+        if is_idle:
+            self._port.note_idle(self.prefetcher.next_look_s())

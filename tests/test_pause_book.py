@@ -1,0 +1,108 @@
+"""Open pauses: kept or given up, until the next turn arrives or the session ends."""
+
+from __future__ import annotations
+
+from agentkv.events import EMPTY_TAG
+from agentkv.pause_book import OpenPause, PauseBook
+from agentkv.sessions import Pause, Session, SessionKey
+
+
+def opened(book: PauseBook, name: str, started_s: float = 0.0) -> tuple[Session, Pause]:
+    session = Session(key=SessionKey("", name), is_inferred=False)
+    pause = Pause(1, turn=0, started_s=started_s, tag=EMPTY_TAG, context_tokens=10)
+    session.pause = pause
+    book.open(session, pause)
+    return session, pause
+
+
+def names(pairs: list[OpenPause]) -> list[str]:
+    return [session.key.name for session, _ in pairs]
+
+
+def test_a_pause_is_kept_until_it_is_given_up_and_may_come_back() -> None:
+    book = PauseBook()
+    session, pause = opened(book, "a")
+    assert names(book.kept()) == ["a"] and not book.away()
+    pause.is_fetched = True
+    book.give_up(session, pause)
+    assert names(book.away()) == ["a"] and not book.kept()
+    assert pause.is_given_up and not pause.is_fetched, "there is something to bring back again"
+    book.take_back(session)
+    assert names(book.kept()) == ["a"] and not book.away() and not pause.is_given_up
+
+
+def test_the_next_turn_closes_it_wherever_it_is() -> None:
+    book = PauseBook()
+    kept, _ = opened(book, "kept")
+    away, pause = opened(book, "away")
+    book.give_up(away, pause)
+    for session in (kept, away):
+        session.pause = None
+        book.close(session)
+        book.close(session)
+    assert not book.kept() and not book.away()
+
+
+def test_what_comes_back_after_the_pause_closed_is_no_open_pause() -> None:
+    """The load was under way when the turn arrived."""
+    book = PauseBook()
+    session, pause = opened(book, "a")
+    book.give_up(session, pause)
+    session.pause = None
+    book.take_back(session)
+    assert not book.kept() and not book.away()
+
+
+def test_a_session_that_ended_otherwise_is_dropped_when_it_is_met() -> None:
+    book = PauseBook()
+    kept, _ = opened(book, "kept")
+    away, pause = opened(book, "away")
+    book.give_up(away, pause)
+    book.rob(away)
+    kept.pause = away.pause = None
+    book.drop_stale()
+    assert not book._kept and not book._away
+    assert book.take_robbed() == []
+
+
+def test_each_lease_ends_once_in_the_order_in_which_they_began() -> None:
+    book = PauseBook()
+    for number, name in enumerate("abc"):
+        opened(book, name, started_s=float(number))
+    assert names(list(book.take_expired(1.0))) == ["a", "b"]
+    assert names(list(book.take_expired(1.0))) == []
+    assert names(list(book.take_expired(9.0))) == ["c"]
+
+
+def test_the_lease_of_a_closed_pause_ends_unheard_even_if_another_is_open() -> None:
+    book = PauseBook()
+    session, _ = opened(book, "a")
+    session.pause = Pause(2, turn=1, started_s=5.0, tag=EMPTY_TAG, context_tokens=10)
+    book.open(session, session.pause)
+    assert list(book.take_expired(4.0)) == []
+    assert [pause.pause_id for _, pause in book.take_expired(5.0)] == [2]
+
+
+def test_what_dram_evicts_is_of_interest_only_while_the_pool_has_it_not() -> None:
+    book = PauseBook()
+    session, pause = opened(book, "a")
+    book.rob(session)
+    assert book.take_robbed() == []
+    book.give_up(session, pause)
+    book.rob(session)
+    book.rob(session)
+    assert names(book.take_robbed()) == ["a"] and book.take_robbed() == []
+    session.pause = None
+    book.rob(session)
+    assert book.take_robbed() == []
+
+
+def test_cleared_it_knows_nothing() -> None:
+    book = PauseBook()
+    opened(book, "kept")
+    session, pause = opened(book, "away")
+    book.give_up(session, pause)
+    book.rob(session)
+    book.clear()
+    assert not book.kept() and not book.away() and not book.take_robbed()
+    assert list(book.take_expired(1e9)) == []
