@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kit.control import control_request
 from prometheus_client import REGISTRY
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
@@ -27,6 +28,7 @@ from vllm.sampling_params import RequestOutputKind
 from agentkv.connectors.cache_policy import AgentKVCachePolicy
 from agentkv.connectors.connector import AgentKVConnector
 from agentkv.connectors.cpu_worker import CpuCopyWorker
+from agentkv.signals import ControlMessage, Event, ScopedEvent
 
 BLOCK_TOKENS = 32  # The smallest block that vLLM's CPU attention takes.
 MAX_TOKENS = 1024
@@ -273,6 +275,14 @@ class Engine:
             self.step()
             if time.monotonic() > deadline_s:
                 raise StuckError(f"still busy {STUCK_AFTER_S:g} s after the last answer")
+
+    def signal(self, event: str, session: str) -> None:
+        """What the API process would send; runs the engine until it would sleep again."""
+        named = Event.model_validate({"event": event, "session_id": session})
+        message = ControlMessage(id=f"e2e-{event}", events=(ScopedEvent(event=named),))
+        with self._active():
+            self._core.add_request(control_request(message))
+        self.settle()
 
     def forget_pool(self) -> None:
         """Drops everything cached in the GPU pool, and nothing from DRAM."""

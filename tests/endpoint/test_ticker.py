@@ -87,7 +87,7 @@ def test_lost_ticks_come_slower_and_then_not_at_all() -> None:
     plan = TickPlan()
     plan.told(0, 1.0, 0.0)
     now_s, sent = 0.0, []
-    while (next_s := plan.next_s()) is not None:
+    while (next_s := plan.next_s()) is not None and len(sent) < 100:
         now_s = next_s
         if plan.take_due(now_s) is not None:
             sent.append(now_s)
