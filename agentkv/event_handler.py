@@ -68,6 +68,7 @@ class EventHandler:
             self._controller.retag(session, self._tag(pause.tag, event))
             return EventResult(status=Status.ACCEPTED, detail=_described(pause))
         for turn in session.active.values():
+            turn.tag_before = turn.tag_before or turn.tag
             turn.tag = self._tag(turn.tag, event)
         return EventResult(
             status=Status.DEFERRED, detail="a turn of the session runs: counts when it ends"
@@ -76,6 +77,9 @@ class EventHandler:
     def _resume(self, session: Session) -> EventResult:
         pause = session.pause
         if pause is None:
+            # What was said of a pause that is over already must not count for the next one.
+            for turn in session.active.values():
+                turn.tag, turn.tag_before = turn.tag_before or turn.tag, None
             return EventResult(status=Status.ACCEPTED, detail="a turn of the session is here")
         if pause.tool_done_s is None:
             pause.tool_done_s = self._deps.clock.monotonic_s()

@@ -9,7 +9,7 @@ Where: the connector's prefetcher asks after steps, and does the copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -73,7 +73,7 @@ def choose(pauses: Iterable[AwayPause], *, room_blocks: int) -> list[Wanted]:
     return wanted
 
 
-def next_start_s(pauses: Sequence[AwayPause]) -> float | None:
+def next_start_s(pauses: Iterable[AwayPause]) -> float | None:
     """Seconds until the first of these should be asked for again; None if time changes nothing."""
     return min(
         (

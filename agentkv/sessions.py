@@ -50,7 +50,7 @@ class Pause:
     `returns_at_s` is the predicted return (median), `early_at_s` the time before which it is
     unlikely (10 %). `tool_done_s`: when the client said that the tool is done, None until then.
     `is_given_up`: its blocks went to the front of the free queue. `is_fetched`: there is nothing
-    more of it to bring back to the pool.
+    more of it to bring back to the pool. `fetch_after_s`: there was no room, look again then.
     """
 
     pause_id: int
@@ -64,6 +64,7 @@ class Pause:
     tool_done_s: float | None = None
     is_given_up: bool = False
     is_fetched: bool = False
+    fetch_after_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -91,7 +92,10 @@ class Session:
 
 @dataclass(slots=True)
 class Turn:
-    """One request. `known_tokens`: prompt tokens that the session had computed before."""
+    """One request. `known_tokens`: prompt tokens that the session had computed before.
+
+    `tag_before`: the turn's own tag, where a signal about the coming pause was put over it.
+    """
 
     request_id: str
     session: Session
@@ -102,6 +106,7 @@ class Turn:
     known_tokens: int = 0
     closed_pause: Pause | None = None
     is_scheduled: bool = False
+    tag_before: TurnTag | None = None
 
 
 class SessionTracker:

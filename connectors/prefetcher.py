@@ -28,6 +28,8 @@ from .pool_order import PoolOrder
 from .room import Room
 
 _CONSIDER_EVERY_S = 0.02
+_RESUMED_AGAIN_S = 0.1
+_AGAIN_S = 1.0
 _MAX_STARTS = 8  # of one step; the others' turn comes with the next ones
 
 
@@ -98,10 +100,15 @@ class Prefetcher:
         self._wanted.clear()
 
     def next_look_s(self) -> float | None:
-        """Seconds until time alone changes whose KV is wanted; None if it does not."""
+        """Seconds until time alone changes whose KV is wanted; None if it does not.
+
+        Not for a pause whose time has come in vain: what changes that are steps, not time. A
+        message to an idle engine is not free, vLLM's workers spin for a second after each.
+        """
         if self._loader is None:
             return None
-        return next_start_s([self._away_pause(*pair) for pair in self._controller.pauses.away()])
+        away = (self._away_pause(*pair) for pair in self._controller.pauses.away())
+        return next_start_s(pause for pause in away if pause.start_in_s > 0)
 
     # --- step by step ---
 
@@ -146,12 +153,14 @@ class Prefetcher:
     def _candidates(self) -> list[tuple[Session, Pause]]:
         """Given-up pauses; those whose tool is done even if nobody gave them up."""
         pauses = self._controller.pauses
+        now_s = self._deps.clock.monotonic_s()
         loading = {wanted.session.key for wanted in self._loading.values()}
         done = (pair for pair in pauses.kept() if pair[1].tool_done_s is not None)
         return [
             (session, pause)
             for session, pause in (*pauses.away(), *done)
             if not pause.is_fetched
+            and pause.fetch_after_s <= now_s
             and session.key not in loading
             and self._kept.get(session.key) is not None
         ]
@@ -185,6 +194,7 @@ class Prefetcher:
             return
         num_blocks = self._make_room(order, wanted, pause, self._layout.blocks(num_missing))
         if num_blocks <= 0:
+            self._look_later(wanted, pause)
             return
         load = self._loader.start(
             prefix,
@@ -195,6 +205,14 @@ class Prefetcher:
             self._note_started(wanted, load)
         elif load is NOTHING:
             pause.is_fetched = True
+        else:
+            self._look_later(wanted, pause)
+
+    def _look_later(self, wanted: Wanted, pause: Pause) -> None:
+        """Looking for room walks over the other pauses: not at every step."""
+        is_here = wanted.trigger is Trigger.RESUME
+        later_s = _RESUMED_AGAIN_S if is_here else _AGAIN_S
+        pause.fetch_after_s = self._deps.clock.monotonic_s() + later_s
 
     def _make_room(self, order: PoolOrder, wanted: Wanted, pause: Pause, num_blocks: int) -> int:
         """How many blocks may be taken now, up to `num_blocks`."""

@@ -21,7 +21,8 @@ GENERATION_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 MAX_BODY_BYTES = 8 << 20
-"""A larger generation request is not read: its session is the one that it names in the header."""
+"""A larger generation request is not read. It is given no session, its pause counts only without a
+cache salt, and on a server with several keys it does not make a session its caller's."""
 
 MAX_EVENTS_BYTES = 4 << 20
 

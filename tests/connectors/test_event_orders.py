@@ -79,7 +79,13 @@ class _Player:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_block_is_lost_or_doubled_in_any_order(make_rig: RigFactory, part: int) -> None:
     rig = make_rig(
-        pool_blocks=24, dram_blocks=60, max_num_seqs=2, is_async=part % 2 == 1, is_hybrid=part > 6
+        pool_blocks=24,
+        dram_blocks=60,
+        max_num_seqs=2,
+        is_async=part % 2 == 1,
+        is_hybrid=part > 6,
+        policy="always_swap",
+        extra={"min_load_tokens": 1},  # the rig's clock would say that computing is quicker
     )
     player = _Player(rig, seed=part)
     for number in range(ORDERS // PARTS):

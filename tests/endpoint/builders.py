@@ -265,9 +265,10 @@ async def make_app(
 ) -> tuple[FastAPI, Plugin]:
     """Builds the app as vLLM does, and connects it to the engine."""
     plugin = Plugin()
-    monkeypatch.setattr(vllm.plugins, "load_endpoint_plugins", lambda tasks: [plugin, model])
     args = parse(tuple(flags))
-    app = build_app(args, ("generate",))
+    with monkeypatch.context() as patched:
+        patched.setattr(vllm.plugins, "load_endpoint_plugins", lambda tasks: [plugin, model])
+        app = build_app(args, ("generate",))
     await plugin.init_state(engine, app.state, args)
     return app, plugin
 
