@@ -165,10 +165,12 @@ class Controller:
     def later_returns(self, than_s: float, *, besides: Session) -> Iterator[Victim]:
         """Paused sessions expected later, the latest first, whose KV may go for one expected then.
 
-        Only what DRAM has whole: whoever returns must not pay with computing for who returns first.
+        Never one whose tool is done: two of those would push each other out in turns. Only what
+        DRAM has whole: who returns later must not pay with computing for who returns first.
         """
+        now_s = self._deps.clock.monotonic_s()
         for session, pause in self._by_give_up_rank():
-            if session is besides or pause.returns_at_s <= than_s:
+            if session is besides or _expected_at_s(pause, now_s) <= than_s:
                 continue
             if self._deps.count_missing(self.sessions.private_blocks(session)):
                 continue
@@ -287,4 +289,9 @@ class Controller:
 def _give_up_rank(pause: Pause, now_s: float) -> tuple[int, float]:
     """Sorts pauses by what may go first: recompute, swap, hold; within each the latest return."""
     order = {Action.RECOMPUTE: 0, Action.SWAP: 1, Action.HOLD: 2}
-    return order[action_of(pause)], -max(pause.returns_at_s, now_s)
+    return order[action_of(pause)], -_expected_at_s(pause, now_s)
+
+
+def _expected_at_s(pause: Pause, now_s: float) -> float:
+    """When the next turn is expected: now, if it is overdue or its tool is done."""
+    return now_s if pause.tool_done_s is not None else max(pause.returns_at_s, now_s)

@@ -220,8 +220,9 @@ class Prefetcher:
         order.protect([self._controller.sessions.all_blocks(wanted.session)])
         if wanted.trigger is Trigger.HEADROOM:
             return self._room.worthless_beyond(order, self._reserve(order), num_blocks)
-        is_here = wanted.trigger is Trigger.RESUME
-        after_s = self._deps.clock.monotonic_s() if is_here else pause.returns_at_s
+        after_s = self._deps.clock.monotonic_s()
+        if wanted.trigger is Trigger.PREDICTED:
+            after_s = max(after_s, pause.returns_at_s)
         return self._room.for_return(order, wanted.session, num_blocks=num_blocks, after_s=after_s)
 
     def _max_tokens(self, num_blocks: int, num_missing: int) -> int:
