@@ -247,6 +247,14 @@ class AgentKVConnector(OffloadingConnector):
         if isinstance(worker, CpuCopyWorker):
             worker.take_refused()  # Of the measurement: no request waits for those.
 
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        assert self.connector_worker is not None
+        worker = self.connector_worker.worker
+        if isinstance(worker, CpuCopyWorker):
+            jobs = self._connector_metadata.load_jobs.items()
+            worker.note_prefetches(i for i, job in jobs if job.req_id.startswith(REQUEST_PREFIX))
+        super().start_load_kv(forward_context, **kwargs)
+
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self._links
 

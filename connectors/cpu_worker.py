@@ -2,8 +2,8 @@
 
 vLLM's own offloading worker needs CUDA; on the CPU platform this one takes its place behind the
 same interface. Small jobs are copied at once (handing them to a thread would take longer), large
-ones by a small thread pool, loads before stores, so a copy never blocks an engine step. What
-fails its checksum is reported by its KV block and recomputed.
+ones by a small thread pool, so a copy never blocks an engine step: loads that a turn waits for come
+first, then prefetches, then stores. What fails its checksum is reported by its KV block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +32,8 @@ logger = init_logger("vllm.agentkv")
 
 _INLINE_BYTES = 1 << 20
 _TASK_BYTES = 4 << 20
+# What runs first; stores are neither waited for nor wanted soon.
+_NEEDED_LOAD, _PREFETCH, _STORE, _END = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class _Job:
 
 
 class CopyPool:
-    """Threads that run callables, the most urgent kind first, then in order of submission."""
+    """Threads that run callables, the most urgent first, then in order of submission."""
 
     def __init__(self, num_threads: int) -> None:
         self._queue: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = (
@@ -68,13 +70,13 @@ class CopyPool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, kind: int, task: Callable[[], None]) -> None:
-        self._queue.put((kind, next(self._order), task))
+    def submit(self, urgency: int, task: Callable[[], None]) -> None:
+        self._queue.put((urgency, next(self._order), task))
 
     def close(self) -> None:
         """Runs what is queued, then ends the threads."""
         for _ in self._threads:
-            self._queue.put((STORE + 1, next(self._order), None))
+            self._queue.put((_END, next(self._order), None))
         for thread in self._threads:
             thread.join()
 
@@ -112,6 +114,11 @@ class CpuCopyWorker(OffloadingWorker):
         self._jobs: dict[int, _Job] = {}
         self._finished: deque[TransferResult] = deque()
         self._refused: deque[RefusedPage] = deque()
+        self._prefetches: set[int] = set()
+
+    def note_prefetches(self, job_ids: Iterable[int]) -> None:
+        """These loads are about to be submitted, and no turn waits for them."""
+        self._prefetches.update(job_ids)
 
     # --- OffloadingWorker ---
 
@@ -164,6 +171,8 @@ class CpuCopyWorker(OffloadingWorker):
     def _submit(
         self, job_id: int, kind: int, gpu_spec: GPULoadStoreSpec, dram_spec: LoadStoreSpec
     ) -> None:
+        is_prefetch = job_id in self._prefetches
+        self._prefetches.discard(job_id)
         per_chunk = self.copies.blocks_per_chunk
         planned = list(plan_copies(gpu_spec, dram_spec.block_ids, per_chunk))
         total_bytes = sum(len(c) * self.copies.block_bytes(c.group) for c in planned)
@@ -178,8 +187,9 @@ class CpuCopyWorker(OffloadingWorker):
             for task in tasks:
                 self._run_task(job, task)
             return
+        urgency = _STORE if kind == STORE else _PREFETCH if is_prefetch else _NEEDED_LOAD
         for task in tasks:
-            self._pool.submit(kind, lambda task=task: self._run_task(job, task))  # type: ignore[misc]
+            self._pool.submit(urgency, lambda task=task: self._run_task(job, task))  # type: ignore[misc]
 
     def _split(self, copies: PageCopies) -> Iterator[PageCopies]:
         """Parts of about `_TASK_BYTES` that share no chunk, for several threads to work on."""
