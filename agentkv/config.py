@@ -159,6 +159,9 @@ class AgentKVConfig(_Section):
     min_load_tokens: CountOrAuto = AUTO
     """A DRAM hit shorter than this is recomputed, not loaded; "auto" measures where that pays."""
 
+    load_timeout_s: Seconds = 5.0
+    """A turn waits this long for KV that is being copied, then it computes."""
+
     protect_arrived_turns: bool = True
     """Evict the KV of a turn that has arrived and waits for a slot only after all other KV."""
 

@@ -60,6 +60,11 @@ SHORT_HITS_SKIPPED = Metric(
     Kind.COUNTER,
     "DRAM hits recomputed instead of loaded since loading would take longer.",
 )
+LOAD_TIMEOUTS = Metric(
+    "agentkv:load_timeouts",
+    Kind.COUNTER,
+    "Turns that computed because KV they wanted was being copied for too long.",
+)
 LOAD_FAILURES = Metric(
     "agentkv:load_failures",
     Kind.COUNTER,
@@ -119,6 +124,7 @@ ALL_METRICS: tuple[Metric, ...] = (
     GIVEN_UP_BLOCKS,
     PROTECTED_BLOCKS,
     SHORT_HITS_SKIPPED,
+    LOAD_TIMEOUTS,
     LOAD_FAILURES,
     TAGS,
     TAG_PROBLEMS,

@@ -29,8 +29,8 @@ class ReplyIndex(Generic[_Owner]):
     def note(self, reply_id: str, owner: _Owner) -> None:
         """The newest of the owner's ids; an id seen before goes to the last who used it."""
         ids = self._ids.setdefault(owner, deque())
-        if ids and ids[-1] == reply_id:
-            return  # one of several samples of a request
+        if reply_id in ids:  # one of several samples of a request, or used again
+            ids.remove(reply_id)
         ids.append(reply_id)
         self._owners[reply_id] = owner
         if len(ids) > MAX_IDS:

@@ -83,7 +83,7 @@ def build_scheduler_side(
         drop_from_dram=functools.partial(_drop, offloading.manager.primary_tier),
         layout=layout,
         arrived=ArrivedTurns(dram, layout, recorder, is_protecting=config.protect_arrived_turns),
-        prefetch=config.prefetch,
+        config=config,
         max_kept_tokens=_KEPT_PER_TOKEN * _capacity_tokens(offloading, layout, pool_blocks),
     )
 

@@ -112,8 +112,9 @@ class AgentKVConnector(OffloadingConnector):
 
     def on_new_request(self, request: Request) -> None:
         assert self._side is not None
-        if is_control(request):
-            self._side.returns.on_control(request)
+        if request.abort_immediately:  # Nothing will run: a message, or what vLLM refused.
+            if is_control(request):
+                self._side.returns.on_control(request)
             return
         super().on_new_request(request)
         self._side.on_new_request(request)
@@ -129,6 +130,10 @@ class AgentKVConnector(OffloadingConnector):
             return None, False
         self._side.before_match()
         num_hit, is_async = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        if self._side.returns.has_waited_enough(
+            request.request_id, is_told_to_wait=num_hit is None
+        ):
+            num_hit, is_async = 0, False
         is_short = bool(num_hit and self._side.is_short_hit(num_hit))
         self._side.on_matched(request, num_computed_tokens, is_short=is_short)
         return (0, False) if is_short else (num_hit, is_async)
@@ -172,7 +177,7 @@ class AgentKVConnector(OffloadingConnector):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        if is_control(request):
+        if request.abort_immediately:
             return False, None
         result: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(
             request, block_ids

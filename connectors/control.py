@@ -25,6 +25,7 @@ from agentkv.events import TAG_KEY
 from agentkv.session_report import engine_state, sessions_matching
 from agentkv.signals import CONTROL_KEY, REPLY_KEY, ControlMessage, ControlReply
 
+_TICK_SLACK_S = 0.05
 _MAX_UNSENT = 1024  # answers; without statistics nobody takes them
 
 
@@ -80,16 +81,19 @@ class ControlPort:
 
     def note_idle(self, tick_in_s: float | None) -> None:
         """The engine will sleep: somebody has to wake it when time comes for a pause."""
+        if tick_in_s is None:
+            return
         now_s = self._deps.clock.monotonic_s()
         told_s = self._told_tick_at_s
-        if tick_in_s is not None and (told_s is None or told_s <= now_s):
+        is_known = told_s is not None and now_s < told_s <= now_s + tick_in_s + _TICK_SLACK_S
+        if not is_known:
             self._unsent.append(ControlReply(id=""))
 
     def add_to(self, stats: OffloadingConnectorStats, tick_in_s: float | None) -> None:
         """Puts what is to be said into the statistics of this step."""
-        self._told_tick_at_s = None
-        if tick_in_s is not None:
-            self._told_tick_at_s = self._deps.clock.monotonic_s() + tick_in_s
+        if self._unsent:
+            now_s = self._deps.clock.monotonic_s()
+            self._told_tick_at_s = None if tick_in_s is None else now_s + tick_in_s
         while self._unsent:
             reply = self._unsent.popleft().model_copy(update={"tick_in_s": tick_in_s})
             stats.increase_counter(REPLY_KEY, 1, (reply.model_dump_json(exclude_defaults=True),))
@@ -101,7 +105,11 @@ class ControlPort:
 
 def _raw_message(request: Request) -> Any:
     params = request.kv_transfer_params
-    tag = params.get(TAG_KEY) if isinstance(params, Mapping) else None
+    # vLLM aborts a request it refused with the client's own parameters, if they ask for a remote
+    # prefill. A message has nothing beside it, so such a request is never one.
+    if not isinstance(params, Mapping) or params.keys() != {TAG_KEY}:
+        return None
+    tag = params[TAG_KEY]
     return tag.get(CONTROL_KEY) if isinstance(tag, Mapping) else None
 
 

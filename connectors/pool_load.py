@@ -5,12 +5,14 @@
 A stand-in request that is never scheduled goes through vLLM's own look-up, allocation and load job,
 so every KV cache group is treated as it would be for a turn. When the load is done its blocks are
 cached and freed: the next turn then finds them as a local hit. Until then they are in use; nothing
-waits for them but a turn that wants the same blocks.
+waits for them but a turn that wants the same blocks. A reset of the pool, which vLLM refuses while
+blocks are in use and of which it tells nobody before, gets them back at once (`_let_go`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,6 +59,15 @@ class PoolLoader:
         self._offloading = offloading
         self._num_started = 0
         self._loads: dict[str, PoolLoad] = {}
+        self._without_blocks: set[str] = set()
+        reset: Callable[[], bool] = manager.reset_prefix_cache
+
+        @functools.wraps(reset)
+        def reset_prefix_cache() -> bool:
+            self._let_go()
+            return reset()
+
+        manager.reset_prefix_cache = reset_prefix_cache
 
     def __len__(self) -> int:
         return len(self._loads)
@@ -83,11 +94,25 @@ class PoolLoader:
     def finish(self, load: PoolLoad, *, is_good: bool) -> None:
         """Hands the blocks to the pool: cached if their content is good, else empty."""
         request = load.request
+        if load.request_id in self._without_blocks:
+            self._without_blocks.discard(load.request_id)
+            self._forget(request)
+            return
         if is_good:
             request.num_computed_tokens = load.end_tokens
             self._manager.cache_blocks(request, load.end_tokens)
         self._manager.free(request)
         self._forget(request)
+
+    def _let_go(self) -> None:
+        """Frees the blocks of loads under way; the next step first waits for the copies to end."""
+        for request_id, load in self._loads.items():
+            status = self._offloading._req_status.get(request_id)
+            if request_id in self._without_blocks or status is None:
+                continue
+            self._offloading._current_batch_jobs_to_flush.update(status.transfer_jobs)
+            self._manager.free(load.request)
+            self._without_blocks.add(request_id)
 
     def _allocate(self, request: Request, max_tokens: int, min_tokens: float) -> PoolLoad | NoLoad:
         blocks, num_local, _ = self._manager.get_computed_blocks(request)

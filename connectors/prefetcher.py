@@ -42,16 +42,15 @@ class Prefetcher:
         deps: Deps,
         room: Room,
         config: PrefetchConfig,
-        *,
         layout: Layout,
-        max_kept_tokens: int,
+        kept: KeptPrefixes,
     ) -> None:
         self._controller = controller
         self._deps = deps
         self._room = room
         self._config = config
         self._layout = layout
-        self._kept = KeptPrefixes(max_kept_tokens)
+        self._kept = kept
         self._book = PrefetchBook(deps.recorder)
         self._loader: PoolLoader | None = None
         self._wanted: list[Wanted] = []
@@ -59,6 +58,7 @@ class Prefetcher:
         self._bytes_loading = 0.0
         self._failed: set[str] = set()
         self._considered_at_s = 0.0
+        self._consider_every_s = _CONSIDER_EVERY_S
 
     def attach(self, loader: PoolLoader) -> None:
         if self._config.enabled:
@@ -115,10 +115,11 @@ class Prefetcher:
     def consider(self, order: PoolOrder, *, num_waiting: int) -> None:
         """A step is over: whose KV to bring back with the next one."""
         now_s = self._deps.clock.monotonic_s()
-        if self._loader is None or now_s - self._considered_at_s < _CONSIDER_EVERY_S:
+        if self._loader is None or now_s - self._considered_at_s < self._consider_every_s:
             return
         self._considered_at_s = now_s
         away = [self._away_pause(session, pause) for session, pause in self._candidates()]
+        self._consider_every_s = max(_CONSIDER_EVERY_S, len(away) * _CONSIDER_EVERY_S / 64)
         if not away:
             return
         room_blocks = 0
@@ -154,14 +155,14 @@ class Prefetcher:
         """Given-up pauses; those whose tool is done even if nobody gave them up."""
         pauses = self._controller.pauses
         now_s = self._deps.clock.monotonic_s()
-        loading = {wanted.session.key for wanted in self._loading.values()}
+        begun = {each.session.key for each in (*self._loading.values(), *self._wanted)}
         done = (pair for pair in pauses.kept() if pair[1].tool_done_s is not None)
         return [
             (session, pause)
             for session, pause in (*pauses.away(), *done)
             if not pause.is_fetched
             and pause.fetch_after_s <= now_s
-            and session.key not in loading
+            and session.key not in begun
             and self._kept.get(session.key) is not None
         ]
 
@@ -196,17 +197,25 @@ class Prefetcher:
         if num_blocks <= 0:
             self._look_later(wanted, pause)
             return
-        load = self._loader.start(
-            prefix,
-            max_tokens=self._max_tokens(num_blocks, num_missing),
-            min_tokens=self._controller.appraiser.min_load_tokens(),
-        )
+        max_tokens = self._max_tokens(num_blocks, num_missing)
+        min_tokens = self._controller.appraiser.min_load_tokens()
+        if max_tokens < min_tokens <= num_missing:  # Too little room, not too little to load.
+            self._look_later(wanted, pause)
+            return
+        load = self._loader.start(prefix, max_tokens=max_tokens, min_tokens=min_tokens)
         if isinstance(load, PoolLoad):
             self._note_started(wanted, load)
         elif load is NOTHING:
             pause.is_fetched = True
         else:
             self._look_later(wanted, pause)
+
+    def _look_again(self) -> None:
+        """There is room in the budget again, and blocks that others waited for are loaded."""
+        self._considered_at_s = 0.0
+        pauses = self._controller.pauses
+        for _, pause in (*pauses.away(), *pauses.kept()):
+            pause.fetch_after_s = 0.0
 
     def _look_later(self, wanted: Wanted, pause: Pause) -> None:
         """Looking for room walks over the other pauses: not at every step."""
@@ -262,6 +271,7 @@ class Prefetcher:
         if is_good and self._is_known(session):
             self._controller.pauses.take_back(session)
             self._wanted.append(wanted)  # More of it may be missing: the load was bounded.
+            self._look_again()
 
     def _is_known(self, session: Session) -> bool:
         return self._controller.sessions.get(session.key) is session

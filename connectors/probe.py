@@ -73,6 +73,7 @@ SYMBOLS = (
     Symbol(f"{_CACHE_MANAGER}.cache_blocks", ("self", "request", "num_computed_tokens")),
     Symbol(f"{_CACHE_MANAGER}.get_blocks", ("self", "request_id")),
     Symbol(f"{_CACHE_MANAGER}.free", ("self", "request")),
+    Symbol(f"{_CACHE_MANAGER}.reset_prefix_cache", ("self",)),
     Symbol(
         f"{_SCHEDULER}.get_num_new_matched_tokens",
         ("self", "request", "num_computed_tokens", "max_num_new_tokens"),

@@ -13,11 +13,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
 )
 from vllm.v1.request import Request
 
+from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
 
 from .control import ControlPort
 from .guard import Faults, never_raises
+from .patience import LoadPatience
 from .pool_order import PoolOrder
 from .prefetcher import Prefetcher
 
@@ -26,11 +28,18 @@ class Returns:
     """Owned by the scheduler thread. `order` must be set before the first step."""
 
     def __init__(
-        self, controller: Controller, deps: Deps, prefetcher: Prefetcher, faults: Faults
+        self,
+        controller: Controller,
+        deps: Deps,
+        prefetcher: Prefetcher,
+        faults: Faults,
+        load_timeout_s: float,
     ) -> None:
         self.faults = faults
         self.prefetcher = prefetcher
         self.order: PoolOrder | None = None
+        self.patience = LoadPatience(deps.clock, load_timeout_s)
+        self._recorder = deps.recorder
         self._port = ControlPort(controller, deps)
 
     # --- signals ---
@@ -52,7 +61,8 @@ class Returns:
     @never_raises
     def add_replies(self, stats: OffloadingConnectorStats) -> None:
         """What is to be said to the API process goes out with these statistics."""
-        self._port.add_to(stats, self.prefetcher.next_look_s())
+        if self._port.has_unsent:  # Asking costs a walk over all pauses.
+            self._port.add_to(stats, self.prefetcher.next_look_s())
 
     # --- prefetches ---
 
@@ -71,6 +81,15 @@ class Returns:
     def receive(self, request_ids: Collection[str], failed: Collection[str]) -> None:
         """Loads are done, those of turns and ours."""
         self.prefetcher.receive(request_ids, failed)
+
+    @never_raises
+    def has_waited_enough(self, request_id: str, *, is_told_to_wait: bool) -> bool:
+        """Whether a turn should compute instead of waiting on for copies that others began."""
+        is_over = self.patience.is_over(request_id, is_told_to_wait=is_told_to_wait)
+        if is_over:
+            self.patience.forget(request_id)
+            self._recorder.count(metrics.LOAD_TIMEOUTS)
+        return is_over
 
     @never_raises
     def after_step(self, order: PoolOrder, *, num_waiting: int, is_idle: bool) -> None:

@@ -21,7 +21,7 @@ from vllm.v1.request import Request
 
 from agentkv import metrics
 from agentkv.appraisal import Deps
-from agentkv.config import PrefetchConfig
+from agentkv.config import AgentKVConfig
 from agentkv.controller import Controller
 from agentkv.cost_model import LinkSpeed
 
@@ -29,6 +29,7 @@ from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
 from .dead_blocks import DeadBlocks
 from .guard import Faults, never_raises
+from .kept_prefix import KeptPrefixes
 from .layout import Layout
 from .pool_order import PoolOrder
 from .prefetcher import Prefetcher
@@ -63,7 +64,7 @@ class SchedulerSide:
         drop_from_dram: Callable[[OffloadKey], bool],
         layout: Layout,
         arrived: ArrivedTurns,
-        prefetch: PrefetchConfig,
+        config: AgentKVConfig,
         max_kept_tokens: int,
     ) -> None:
         self.controller = controller
@@ -85,10 +86,9 @@ class SchedulerSide:
         self._dead = DeadBlocks(dram, layout)
         self._room = Room(controller, deps, arrived, self._requests, dram=dram, layout=layout)
         self.faults = Faults(deps.recorder)
-        prefetcher = Prefetcher(
-            controller, deps, self._room, prefetch, layout=layout, max_kept_tokens=max_kept_tokens
-        )
-        self.returns = Returns(controller, deps, prefetcher, self.faults)
+        kept = KeptPrefixes(max_kept_tokens)
+        prefetcher = Prefetcher(controller, deps, self._room, config.prefetch, layout, kept)
+        self.returns = Returns(controller, deps, prefetcher, self.faults, config.load_timeout_s)
         self._damaged: set[OffloadKey] = set()
         self._tidied_at_s = self._clock.monotonic_s()
         dram.before_evict = self.before_dram_evicts
@@ -175,6 +175,7 @@ class SchedulerSide:
         self._hits.pop(request_id, None)
         self._loads.pop(request_id, None)
         self._num_preemptions.pop(request_id, None)
+        self.returns.patience.forget(request_id)
         turn = self.controller.sessions.turn(request_id)
         self.controller.turn_finished(
             request_id,

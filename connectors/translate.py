@@ -20,7 +20,7 @@ from agentkv.geometry import KvFootprint, KvGroup
 from agentkv.scope import scope_of_salt
 
 _ADDED = re.compile(r"^\d+_|-[0-9a-f]{8}$")
-_PROMPT_NUMBER = re.compile(r"-\d+$")
+_PART_NUMBER = {"cmpl-": re.compile(r"-\d+$"), "resp_": re.compile(r"_\d+$")}
 
 
 def footprint_of(kv_cache_config: KVCacheConfig) -> KvFootprint:
@@ -78,7 +78,8 @@ def reply_id_of(request: Request) -> str:
     completion, and eight random digits so that two clients' ids never meet.
     """
     reply_id = _ADDED.sub("", str(request.request_id))
-    return _PROMPT_NUMBER.sub("", reply_id) if reply_id.startswith("cmpl-") else reply_id
+    number = _PART_NUMBER.get(reply_id[:5])
+    return number.sub("", reply_id) if number is not None else reply_id
 
 
 def computed_hashes(request: Request, tokens_per_hash: int) -> list[bytes]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentkv.event_handler import EventHandler
 from agentkv.events import EMPTY_TAG, TurnTag
+from agentkv.predict import histogram
 from agentkv.sessions import Pause, Session, SessionKey, SessionState
 from agentkv.signals import Event, EventResult, ScopedEvent, Status
 from tests.test_controller import BLOCK, World
@@ -145,13 +146,7 @@ def test_the_time_of_the_first_resume_ends_the_tools_wait(paused: Told) -> None:
     paused.clock.advance(5)
     paused.turn("a", range(11))
     deps = paused.controller._deps
-    assert deps.predictor._overall.mass.argmax() == _bin_of(10.0)
-
-
-def _bin_of(wait_s: float) -> int:
-    from agentkv.predict import histogram
-
-    return histogram.bin_of(wait_s)
+    assert deps.predictor._overall.mass.argmax() == histogram.bin_of(10.0)
 
 
 def test_a_new_pause_after_a_resume_is_waited_for_again(paused: Told) -> None:

@@ -18,6 +18,7 @@ def test_the_exported_names_and_labels_are_pinned() -> None:
         "agentkv:load_failures": ("reason",),
         "agentkv:tags": (),
         "agentkv:tag_problems": (),
+        "agentkv:load_timeouts": (),
         "agentkv:signals": ("status",),
         "agentkv:prefetches": ("trigger",),
         "agentkv:prefetch_outcomes": ("outcome",),

@@ -162,7 +162,9 @@ class Book:
     @property
     def outcomes(self) -> dict[str, float]:
         counters = self.recorder.counters.items()
-        return {l[0]: n for (metric, l), n in counters if metric is metrics.PREFETCH_OUTCOMES}
+        return {
+            labels[0]: n for (metric, labels), n in counters if metric is metrics.PREFETCH_OUTCOMES
+        }
 
     @property
     def early(self) -> float:
@@ -282,8 +284,6 @@ def test_no_order_of_calls_gives_one_load_two_outcomes(steps: list[str]) -> None
             book.book.drop_ended([])
         else:
             book.book.clear()
-    num_started = sum(
-        n for (m, _), n in book.recorder.counters.items() if m is metrics.PREFETCHES
-    )
+    num_started = sum(n for (m, _), n in book.recorder.counters.items() if m is metrics.PREFETCHES)
     assert sum(book.outcomes.values()) + len(book.book._brought) <= num_started
     assert book.early >= 0

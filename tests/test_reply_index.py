@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +44,6 @@ def test_an_id_used_by_two_belongs_to_the_last_who_used_it() -> None:
     assert index.find("r") is None and len(index) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="note() looks at the owner's last id, not at the id's owner")
 def test_an_id_goes_to_the_last_who_used_it_even_if_that_one_had_it_before() -> None:
     index: ReplyIndex[str] = ReplyIndex()
     for owner in "aba":
@@ -53,7 +51,6 @@ def test_an_id_goes_to_the_last_who_used_it_even_if_that_one_had_it_before() -> 
     assert index.find("r") == "a"
 
 
-@pytest.mark.xfail(strict=True, reason="the older of two equal ids takes the newer one with it")
 def test_an_id_used_again_is_as_new_as_its_last_use() -> None:
     index: ReplyIndex[str] = ReplyIndex()
     for number in (0, 1, 0, *range(2, 2 + MAX_IDS - 2)):

@@ -12,12 +12,18 @@ from tests.test_controller import BLOCK, World
 
 def sources(world: World) -> dict[str, float]:
     counters = world.recorder.take().counters.items()
-    return {l[0]: n for (metric, l), n in counters if metric is metrics.RESUME_TOKENS}
+    return {labels[0]: n for (metric, labels), n in counters if metric is metrics.RESUME_TOKENS}
 
 
 @pytest.mark.parametrize(
     ("gpu", "dram", "tier", "recomputed"),
-    [(0, 0, "none", 10), (4, 0, "gpu", 6), (0, 4, "dram", 6), (4, 6, "mixed", 0), (10, 1, "mixed", 0)],
+    [
+        (0, 0, "none", 10),
+        (4, 0, "gpu", 6),
+        (0, 4, "dram", 6),
+        (4, 6, "mixed", 0),
+        (10, 1, "mixed", 0),
+    ],
 )
 def test_every_prompt_token_of_a_resumed_turn_has_one_source(
     gpu: int, dram: int, tier: str, recomputed: int

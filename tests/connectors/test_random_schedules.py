@@ -149,8 +149,6 @@ class _World:
             self.rig.drain()
         if self.rig.scheduler.kv_holding_waiting:
             is_forced = False  # vLLM refuses this during a load
-        if self.rig.side.returns.prefetcher._loading:
-            is_forced = False  # the same without a request
         if is_forced and any(r.is_finished() for r in self.rig.scheduler.requests.values()):
             is_forced = False  # an aborted turn whose load still runs
         self.rig.scheduler.reset_prefix_cache(
