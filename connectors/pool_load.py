@@ -72,15 +72,12 @@ class PoolLoader:
     def __len__(self) -> int:
         return len(self._loads)
 
-    def start(self, prefix: KeptPrefix, *, max_tokens: int, min_tokens: float) -> PoolLoad | NoLoad:
-        """Begins to load what the pool lacks of the prefix, at most `max_tokens`.
-
-        Less than `min_tokens` is nothing.
-        """
+    def start(self, prefix: KeptPrefix, *, max_tokens: int) -> PoolLoad | NoLoad:
+        """Begins to load what the pool lacks of the prefix, at most `max_tokens`."""
         self._num_started += 1
         request = prefix.make_request(f"{REQUEST_PREFIX}{self._num_started}")
         self._offloading.on_new_request(request)
-        load = self._allocate(request, max_tokens, min_tokens)
+        load = self._allocate(request, max_tokens)
         if isinstance(load, PoolLoad):
             self._loads[load.request_id] = load
         else:
@@ -114,12 +111,12 @@ class PoolLoader:
             self._manager.free(load.request)
             self._without_blocks.add(request_id)
 
-    def _allocate(self, request: Request, max_tokens: int, min_tokens: float) -> PoolLoad | NoLoad:
+    def _allocate(self, request: Request, max_tokens: int) -> PoolLoad | NoLoad:
         blocks, num_local, _ = self._manager.get_computed_blocks(request)
         num_found, _ = self._offloading.get_num_new_matched_tokens(request, num_local, max_tokens)
         if num_found is None:
             return LATER
-        if num_found == 0 or num_found < min_tokens:
+        if num_found == 0:
             return NOTHING
         groups = tuple(self._manager.kv_cache_config.prefix_cacheable_group_ids)
         allocated = self._manager.allocate_slots(

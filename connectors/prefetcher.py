@@ -190,19 +190,15 @@ class Prefetcher:
             return
         depth = order.cached_depth(prefix.block_hashes)
         num_missing = len(prefix.token_ids) - depth * self._layout.tokens_per_hash
-        if num_missing <= 0:
+        is_worth_it = len(prefix.token_ids) >= self._controller.appraiser.min_load_tokens()
+        if num_missing <= 0 or not is_worth_it:
             pause.is_fetched = True
             return
         num_blocks = self._make_room(order, wanted, pause, self._layout.blocks(num_missing))
         if num_blocks <= 0:
             self._look_later(wanted, pause)
             return
-        max_tokens = self._max_tokens(num_blocks, num_missing)
-        min_tokens = self._controller.appraiser.min_load_tokens()
-        if max_tokens < min_tokens <= num_missing:  # Too little room, not too little to load.
-            self._look_later(wanted, pause)
-            return
-        load = self._loader.start(prefix, max_tokens=max_tokens, min_tokens=min_tokens)
+        load = self._loader.start(prefix, max_tokens=self._max_tokens(num_blocks, num_missing))
         if isinstance(load, PoolLoad):
             self._note_started(wanted, load)
         elif load is NOTHING:
