@@ -189,7 +189,7 @@ class Controller:
             owner = self.sessions.tree.owner_at(block_hash)
             session = self.sessions.get(owner) if isinstance(owner, SessionKey) else None
             if session is not None:
-                self.pauses.rob(session)
+                self.pauses.rob(session, self._deps.clock.monotonic_s())
 
     def settle_evicted(self) -> None:
         """A swapped pause of which DRAM has nothing left will be recomputed: say so."""

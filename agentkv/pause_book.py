@@ -9,6 +9,7 @@ which is dropped when it is met.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -18,9 +19,10 @@ OpenPause = tuple[Session, Pause]
 
 
 class PauseBook:
-    """Owned by the controller."""
+    """Owned by the controller. `robbed_at_s`: when DRAM last evicted KV of a live session."""
 
     def __init__(self) -> None:
+        self.robbed_at_s = -math.inf
         self._kept: dict[SessionKey, Session] = {}
         self._away: dict[SessionKey, Session] = {}
         # Given-up sessions of which DRAM evicted something since they were last looked at.
@@ -49,8 +51,9 @@ class PauseBook:
             session.pause.is_given_up = False
             self._kept[session.key] = session
 
-    def rob(self, session: Session) -> None:
-        """DRAM evicted something of it; of no interest while the pool has its blocks."""
+    def rob(self, session: Session, now_s: float) -> None:
+        """DRAM evicted something of it; it is worse off only if the pool has given it up, too."""
+        self.robbed_at_s = now_s
         if session.pause is not None and session.pause.is_given_up:
             self._robbed[session.key] = session
 

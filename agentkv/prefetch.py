@@ -47,11 +47,14 @@ class Wanted:
     trigger: Trigger
 
 
-def choose(pauses: Iterable[AwayPause], *, room_blocks: int) -> list[Wanted]:
+def choose(
+    pauses: Iterable[AwayPause], *, room_blocks: int, is_dram_short: bool = False
+) -> list[Wanted]:
     """Whose KV to bring back now, first things first.
 
     `room_blocks`: empty or worthless blocks beyond the reserve. A pause that was brought back and
     given up again waits for its tool to be done: else two sessions could push each other out.
+    With `is_dram_short` a prediction brings none back: DRAM might not keep what it displaces.
     """
     timed: list[tuple[tuple[int, float], Wanted]] = []
     idle: list[AwayPause] = []
@@ -60,7 +63,7 @@ def choose(pauses: Iterable[AwayPause], *, room_blocks: int) -> list[Wanted]:
             timed.append(((0, pause.returns_in_s), Wanted(pause.session, Trigger.RESUME)))
         elif pause.was_brought:
             continue
-        elif pause.start_in_s <= 0:
+        elif pause.start_in_s <= 0 and not is_dram_short:
             timed.append(((1, pause.returns_in_s), Wanted(pause.session, Trigger.PREDICTED)))
         else:
             idle.append(pause)

@@ -30,6 +30,8 @@ from .room import Room
 _CONSIDER_EVERY_S = 0.02
 _RESUMED_AGAIN_S = 0.1
 _AGAIN_S = 1.0
+# DRAM has room for all if it evicted no live session's KV for so long.
+_DRAM_CALM_S = 10.0
 _MAX_STARTS = 8  # of one step; the others' turn comes with the next ones
 
 
@@ -126,7 +128,9 @@ class Prefetcher:
         if not num_waiting:
             most = sum(sorted(pause.num_blocks for pause in away)[:_MAX_STARTS])
             room_blocks = self._room.worthless_beyond(order, self._reserve(order), most)
-        self._wanted.extend(choose(away, room_blocks=room_blocks)[:_MAX_STARTS])
+        is_dram_short = now_s - self._controller.pauses.robbed_at_s < _DRAM_CALM_S
+        chosen = choose(away, room_blocks=room_blocks, is_dram_short=is_dram_short)
+        self._wanted.extend(chosen[:_MAX_STARTS])
 
     def start(self, order: PoolOrder) -> None:
         """The next step's own allocations are done: loads begin."""

@@ -58,7 +58,7 @@ def test_a_session_that_ended_otherwise_is_dropped_when_it_is_met() -> None:
     kept, _ = opened(book, "kept")
     away, pause = opened(book, "away")
     book.give_up(away, pause)
-    book.rob(away)
+    book.rob(away, 0.0)
     kept.pause = away.pause = None
     book.drop_stale()
     assert not book._kept and not book._away
@@ -86,14 +86,14 @@ def test_the_lease_of_a_closed_pause_ends_unheard_even_if_another_is_open() -> N
 def test_what_dram_evicts_is_of_interest_only_while_the_pool_has_it_not() -> None:
     book = PauseBook()
     session, pause = opened(book, "a")
-    book.rob(session)
+    book.rob(session, 0.0)
     assert book.take_robbed() == []
     book.give_up(session, pause)
-    book.rob(session)
-    book.rob(session)
+    book.rob(session, 0.0)
+    book.rob(session, 0.0)
     assert names(book.take_robbed()) == ["a"] and book.take_robbed() == []
     session.pause = None
-    book.rob(session)
+    book.rob(session, 0.0)
     assert book.take_robbed() == []
 
 
@@ -102,7 +102,7 @@ def test_cleared_it_knows_nothing() -> None:
     opened(book, "kept")
     session, pause = opened(book, "away")
     book.give_up(session, pause)
-    book.rob(session)
+    book.rob(session, 0.0)
     book.clear()
     assert not book.kept() and not book.away() and not book.take_robbed()
     assert list(book.take_expired(1e9)) == []

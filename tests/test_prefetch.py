@@ -287,3 +287,13 @@ def test_no_order_of_calls_gives_one_load_two_outcomes(steps: list[str]) -> None
     num_started = sum(n for (m, _), n in book.recorder.counters.items() if m is metrics.PREFETCHES)
     assert sum(book.outcomes.values()) + len(book.book._brought) <= num_started
     assert book.early >= 0
+
+
+def test_with_dram_short_a_prediction_displaces_nobody_but_a_finished_tool_does() -> None:
+    due = away("due", start_in_s=-1.0)
+    done = away("done", is_tool_done=True)
+    names = [
+        (wanted.session.key.name, wanted.trigger)
+        for wanted in choose([due, done], room_blocks=0, is_dram_short=True)
+    ]
+    assert names == [("done", Trigger.RESUME)]
