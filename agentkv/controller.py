@@ -168,9 +168,9 @@ class Controller:
         Never one whose tool is done: two of those would push each other out in turns. Only what
         DRAM has whole: who returns later must not pay with computing for who returns first.
         """
-        now_s = self._deps.clock.monotonic_s()
         for session, pause in self._by_give_up_rank():
-            if session is besides or _expected_at_s(pause, now_s) <= than_s:
+            is_later = pause.tool_done_s is None and pause.returns_at_s > than_s
+            if session is besides or not is_later:
                 continue
             if self._deps.count_missing(self.sessions.private_blocks(session)):
                 continue

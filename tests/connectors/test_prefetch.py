@@ -4,6 +4,7 @@ The runner compares every element a turn reads with its canary, so each answer c
 check of the prefetched blocks, too.
 """
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -236,6 +237,24 @@ def test_two_sessions_never_push_each_other_out_in_turns(make_rig: RigFactory) -
         tell(rig)
         rig.settle()
     assert rig.counter("agentkv:prefetches") <= 2
+
+
+def test_finished_tools_share_what_room_there_is_and_then_rest(
+    make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than fit, on a clock that moves between any two looks at it."""
+    rig = make_rig(pool_blocks=24, dram_blocks=200)
+    agents = [Agent(rig, f"a{i}", i + 1, 9) for i in range(6)]
+    for agent in agents:
+        agent.turn(tag={"tool": "bash", "expected_wait_s": 30.0})
+    clock, looks = type(rig.clock), itertools.count()
+    now = clock.monotonic_s
+    monkeypatch.setattr(clock, "monotonic_s", lambda self: now(self) + next(looks) * 1e-6)
+    for agent in agents:
+        tell(rig, Event(event="resume", session_id=agent.name))
+        rig.step()
+    rig.settle(max_steps=200)
+    assert sum(rig.cached_blocks(agent.context) >= 9 for agent in agents) == 2
 
 
 def test_a_load_in_parts_ends_with_all_of_it(make_rig: RigFactory) -> None:
