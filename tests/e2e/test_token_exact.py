@@ -38,7 +38,9 @@ def test_a_held_session_resumes_from_the_pool(
 def test_a_swapped_session_resumes_from_dram(
     base: Engine, start: StartEngine, sampling: dict[str, Any]
 ) -> None:
-    engine = start({"policy": "always_swap"}, num_blocks=40)
+    # Without prefetches: those of idle room would find it in the pool.
+    settings = {"policy": "always_swap", "prefetch": {"enabled": False}}
+    engine = start(settings, num_blocks=40)
     # Two at a time: with more, turns would be preempted and load twice.
     assert_talks_alike(
         base,

@@ -20,7 +20,8 @@ GROUP = "vllm.endpoint_plugins"
 
 @pytest.fixture(autouse=True)
 def unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's own loader, and no VLLM_PLUGINS."""
+    """vLLM's own loader, no VLLM_PLUGINS, and no cache that an engine of this process left on."""
+    vllm.envs.disable_envs_cache()
     loader = vllm.plugins.load_endpoint_plugins
     monkeypatch.setattr(
         vllm.plugins, "load_endpoint_plugins", getattr(loader, "__wrapped__", loader)
