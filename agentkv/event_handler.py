@@ -25,8 +25,9 @@ _UNKNOWN = EventResult(status=Status.UNKNOWN, detail="no such session")
 class EventHandler:
     """Owned by the scheduler thread. Applying an event twice is the same as applying it once."""
 
-    def __init__(self, controller: Controller, deps: Deps) -> None:
+    def __init__(self, controller: Controller, deps: Deps, *, can_fetch: bool = True) -> None:
         self._controller = controller
+        self._can_fetch = can_fetch
         self._sessions = controller.sessions
         self._deps = deps
 
@@ -83,9 +84,9 @@ class EventHandler:
             return EventResult(status=Status.ACCEPTED, detail="a turn of the session is here")
         if pause.tool_done_s is None:
             pause.tool_done_s = self._deps.clock.monotonic_s()
-        return EventResult(
-            status=Status.ACCEPTED, detail="what DRAM has of its KV is fetched if there is room"
-        )
+        fetched = "what DRAM has of its KV is fetched if there is room"
+        noted = "noted; prefetching is off"
+        return EventResult(status=Status.ACCEPTED, detail=fetched if self._can_fetch else noted)
 
     def _end(self, session: Session) -> EventResult:
         if session.pause is not None:

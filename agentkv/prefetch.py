@@ -9,7 +9,7 @@ Where: the connector's prefetcher asks after steps, and does the copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -148,10 +148,9 @@ class PrefetchBook:
         else:
             self._count("lost" if turn.known_tokens > record.start_tokens else "useless")
 
-    def drop_ended(self, live: Iterable[SessionKey]) -> None:
+    def drop_ended(self, is_known: Callable[[SessionKey], bool]) -> None:
         """Records of sessions that no longer are were for nothing."""
-        gone = self._brought.keys() - set(live)
-        for key in gone:
+        for key in [key for key in self._brought if not is_known(key)]:
             del self._brought[key]
             self._count("useless")
 

@@ -166,9 +166,10 @@ class AgentKVConnector(OffloadingConnector):
             failed = meta.failed_prefetches
         self._side.returns.receive(received, failed)
         # vLLM looks for a request of each that is received; a prefetch has none.
-        connector_output.finished_recving = {
-            request_id for request_id in received if not request_id.startswith(REQUEST_PREFIX)
-        }
+        if received:
+            connector_output.finished_recving = {
+                request_id for request_id in received if not request_id.startswith(REQUEST_PREFIX)
+            }
 
     def has_pending_push_work(self) -> bool:
         has_work: bool = super().has_pending_push_work()

@@ -50,9 +50,9 @@ def take_replies(data: dict[str, Any]) -> list[ControlReply]:
 class ControlPort:
     """Owned by the scheduler thread."""
 
-    def __init__(self, controller: Controller, deps: Deps) -> None:
+    def __init__(self, controller: Controller, deps: Deps, *, can_fetch: bool = True) -> None:
         self._controller = controller
-        self._events = EventHandler(controller, deps)
+        self._events = EventHandler(controller, deps, can_fetch=can_fetch)
         self._deps = deps
         self._unsent: deque[ControlReply] = deque(maxlen=_MAX_UNSENT)
         self._told_tick_at_s: float | None = None

@@ -211,8 +211,9 @@ class CpuCopyWorker(OffloadingWorker):
             else:
                 refused = self.copies.load(copies)
         except Exception:
-            # Whatever went wrong is a miss of these blocks, never a dead worker. A chunk that was
-            # not stored whole has no checksum and will be refused.
+            # The end of a thread's stack: let through, it would end the thread, the job would never
+            # finish and its turn wait for ever. So it is a miss: of a load every block is refused
+            # below and counted; what was not stored whole has no checksum, so no turn loads it.
             logger.exception("agentkv: copy of %d KV blocks failed", len(copies))
         if job.kind == LOAD:
             self._refused.extend(

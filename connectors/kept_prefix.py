@@ -19,7 +19,7 @@ from agentkv.sessions import SessionKey
 
 @dataclass(frozen=True, slots=True)
 class KeptPrefix:
-    """The computed full blocks of a finished request; shares the request's lists."""
+    """The computed full blocks of a finished request."""
 
     token_ids: Sequence[int]
     block_hashes: Sequence[Any]

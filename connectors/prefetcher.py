@@ -67,6 +67,10 @@ class Prefetcher:
             self._loader = loader
 
     @property
+    def is_enabled(self) -> bool:
+        return self._config.enabled
+
+    @property
     def has_wanted(self) -> bool:
         """Whether a step is needed to begin a load."""
         return bool(self._wanted)
@@ -92,8 +96,8 @@ class Prefetcher:
     def tidy(self) -> None:
         """Forgets what belongs to sessions that ended."""
         sessions = self._controller.sessions
-        self._book.drop_ended(session.key for session in sessions)
-        self._kept.drop_ended(lambda key: sessions.get(key) is not None)
+        for records in (self._book, self._kept):
+            records.drop_ended(lambda key: sessions.get(key) is not None)
 
     def clear(self) -> None:
         """The engine dropped its caches."""

@@ -40,7 +40,7 @@ class Returns:
         self.order: PoolOrder | None = None
         self.patience = LoadPatience(deps.clock, load_timeout_s)
         self._recorder = deps.recorder
-        self._port = ControlPort(controller, deps)
+        self._port = ControlPort(controller, deps, can_fetch=prefetcher.is_enabled)
 
     # --- signals ---
 

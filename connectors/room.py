@@ -101,7 +101,7 @@ class Room:
         if num_lacking > 0:
             victims = self._controller.later_returns(after_s, besides=session)
             num_lacking -= self._take(order, victims, num_lacking)
-        return num_blocks - max(0, num_lacking)
+        return max(0, num_blocks - max(0, num_lacking))
 
     def protect(self, order: PoolOrder) -> None:
         """Keeps what arrived turns have out of reach, if what is ready may not be enough."""

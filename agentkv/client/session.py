@@ -120,7 +120,7 @@ class _Session:
         """
         try:
             return cast(ClientT, client.with_options(default_headers=self.headers))
-        except Exception:
+        except Exception:  # The client's code, not ours: an agent must run on with what it has.
             logger.warning("agentkv: %s takes no header", type(client).__name__, exc_info=True)
             return client
 

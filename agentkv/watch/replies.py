@@ -20,6 +20,9 @@ from agentkv.watch.sse import EventSplitter
 from agentkv.watch.turn_end import TurnEnd
 
 MAX_KEPT_BYTES = 1 << 20
+BAD_INPUT = (ValueError, TypeError, RecursionError)
+"""What a reply raises that is no JSON, nests too deep, or has an unhashable thing for an index. Its
+reader gets it all the same; anything else is a fault of ours, which the caller counts."""
 
 _PATH_TO_FORMAT: dict[str, Callable[[], ReplyFormat]] = {
     "/v1/chat/completions": ChatFormat,
@@ -30,7 +33,7 @@ _PATH_TO_FORMAT: dict[str, Callable[[], ReplyFormat]] = {
 
 
 class ReplyWatcher(Protocol):
-    """Owned by one reply; not for several threads. Never raises, never blocks."""
+    """Owned by one reply; not for several threads. Nothing that a reply holds makes it raise."""
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the body, cut anywhere."""
@@ -76,8 +79,7 @@ class _StreamWatcher:
                 self._read(data)
             kept_bytes = self._events.kept_bytes + self._reply.kept_bytes
             self._has_given_up = kept_bytes > MAX_KEPT_BYTES
-        except Exception:
-            # Whatever a reply holds, its reader gets it: a watcher that fails only knows nothing.
+        except BAD_INPUT:
             self._has_given_up = True
         if self._has_given_up:
             self._events = EventSplitter()
@@ -124,5 +126,5 @@ class _BodyWatcher:
             return None
         try:
             return self._reply.read_body(json.loads(self._body))
-        except Exception:
+        except BAD_INPUT:
             return TurnEnd(None, (), "cut")

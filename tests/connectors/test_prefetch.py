@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from kit import Agent, Rig, blocks
+from kit.away import outcomes
 from kit.control import signal, tell
 from kit.copies import FOREVER
 
@@ -36,10 +37,6 @@ def crowd(rig: Rig, *, seed: int = 50, wait_s: float = 10.0, last: bool = False)
     for agent in agents:
         agent.turn(tag={"tool": "bash", "expected_wait_s": wait_s, "last_turn": last})
     return agents
-
-
-def outcomes(rig: Rig) -> dict[str, float]:
-    return {labels[0]: n for labels, n in rig.counters.get("agentkv:prefetch_outcomes", {}).items()}
 
 
 @pytest.mark.parametrize("is_hybrid", [False, True])
@@ -276,7 +273,8 @@ def test_a_load_in_parts_ends_with_all_of_it(make_rig: RigFactory) -> None:
 def test_switched_off_nothing_is_fetched(make_rig: RigFactory) -> None:
     rig = make_rig(pool_blocks=40, dram_blocks=200, extra={"prefetch": {"enabled": False}})
     agent = pushed_out(rig)
-    signal(rig, "resume", "waiting")
+    result = signal(rig, "resume", "waiting")
+    assert result.status is Status.ACCEPTED and result.detail == "noted; prefetching is off"
     rig.settle()
     assert rig.counter("agentkv:prefetches") == 0
     assert agent.turn().dram_hit_tokens
