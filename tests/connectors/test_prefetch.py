@@ -104,6 +104,33 @@ def test_a_predicted_return_is_prepared_when_the_clock_is_told(make_rig: RigFact
     assert rig.counter("agentkv:prefetches", "predicted") == 1
 
 
+def test_a_prediction_displaces_nobody_while_dram_evicts_kv_of_live_sessions(
+    make_rig: RigFactory,
+) -> None:
+    """What it displaced might be gone for good; ten quiet seconds later it may again."""
+    rig = make_rig(pool_blocks=40, dram_blocks=200)
+    agent = pushed_out(rig, expected_wait_s=30.0)
+    for name in ("other50", "other51"):
+        signal(rig, "pause", name, tool="bash", expected_wait_s=5000.0)
+    rig.clock.advance(29.0)
+    a_block_of_theirs = rig.side._layout.keys([_first_block(rig, "other50")])
+    rig.side.after_dram_evicted(a_block_of_theirs)
+    tell(rig)
+    rig.settle()
+    assert rig.counter("agentkv:prefetches") == 0
+    rig.clock.advance(10.5)
+    tell(rig)
+    rig.settle()
+    assert rig.counter("agentkv:prefetches", "predicted") == 1
+    assert rig.cached_blocks(agent.context) >= 10
+
+
+def _first_block(rig: Rig, name: str) -> tuple[int, bytes]:
+    sessions = rig.controller.sessions
+    session = next(each for each in sessions if each.key.name == name)
+    return min(sessions.all_blocks(session))
+
+
 def test_only_sessions_that_return_later_make_room(make_rig: RigFactory) -> None:
     rig = make_rig(pool_blocks=40, dram_blocks=200)
     agent = Agent(rig, "waiting", 1, 10)
