@@ -281,20 +281,64 @@ def test_finished_tools_share_what_room_there_is_and_then_rest(
     assert sum(rig.cached_blocks(agent.context) >= 9 for agent in agents) == 2
 
 
-def test_a_load_in_parts_ends_with_all_of_it(make_rig: RigFactory) -> None:
-    rig = make_rig(
-        pool_blocks=40, dram_blocks=200, extra={"prefetch": {"max_in_flight_bytes": "1MiB"}}
+@pytest.mark.parametrize("trigger", ["resume", "headroom"])
+def test_a_load_in_parts_ends_with_all_of_it(make_rig: RigFactory, trigger: str) -> None:
+    rig = make_rig(pool_blocks=40, dram_blocks=200)
+    agent = Agent(rig, "waiting", 1, 10)
+    agent.turn(tag=TOOL)
+    others = crowd(rig)
+    prefetcher = rig.side.returns.prefetcher
+    a_third_bytes = int(rig.side._footprint.bytes_for(blocks(3)))
+    prefetcher._config = prefetcher._config.model_copy(
+        update={"max_in_flight_bytes": a_third_bytes}
     )
-    agent = pushed_out(rig)
-    footprint = rig.side._footprint
-    rig.side.returns.prefetcher._config = rig.side.returns.prefetcher._config.model_copy(
-        update={"max_in_flight_bytes": int(footprint.bytes_for(blocks(3)))}
-    )
-    signal(rig, "resume", "waiting")
+    if trigger == "resume":
+        signal(rig, "resume", "waiting")
+    for other in others if trigger == "headroom" else ():
+        signal(rig, "end", other.name)
     rig.settle()
-    assert rig.counter("agentkv:prefetches", "resume") >= 3
+    assert rig.counter("agentkv:prefetches", trigger) >= 3
     assert agent.turn().dram_hit_tokens == 0
     assert outcomes(rig) == {"useful": 1}
+
+
+def test_a_prediction_brings_a_pause_back_once(make_rig: RigFactory) -> None:
+    """Pushed out again, it waits for its tool: else requests and predictions would take turns."""
+    rig = make_rig(pool_blocks=40, dram_blocks=200)
+    pushed_out(rig, expected_wait_s=30.0)
+    for name in ("other50", "other51"):
+        signal(rig, "pause", name, tool="bash", expected_wait_s=5000.0)
+    rig.clock.advance(29.0)
+    for number in range(4):
+        tell(rig)
+        rig.settle()
+        later = {"tool": "bash", "expected_wait_s": 9000.0 - number}
+        Agent(rig, f"large{number}", 90 + number, 36).turn(tag=later)
+        rig.clock.advance(2.0)
+    assert rig.counter("agentkv:prefetches", "predicted") == 1
+
+
+def test_room_that_is_not_there_is_looked_for_now_and_then(make_rig: RigFactory) -> None:
+    """The search walks over the other pauses: not at every step, and not for every message."""
+    rig = make_rig(pool_blocks=40, dram_blocks=200)
+    agent = pushed_out(rig)
+    for name in ("other50", "other51"):  # so they may not be displaced
+        signal(rig, "resume", name)
+    looks: list[float] = []
+    search = rig.controller.later_returns
+
+    def count(*args: object, **kwargs: object) -> object:
+        looks.append(rig.clock.monotonic_s())
+        return search(*args, **kwargs)
+
+    rig.controller.later_returns = count
+    signal(rig, "resume", "waiting")
+    for _ in range(100):
+        tell(rig)
+        rig.step()
+    assert rig.cached_blocks(agent.context) < 10, "there was no room"
+    assert 1 <= len(looks) <= 14, "ten a second, at most"
+    rig.settle()
 
 
 def test_switched_off_nothing_is_fetched(make_rig: RigFactory) -> None:
