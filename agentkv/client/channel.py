@@ -239,9 +239,10 @@ class Channel:
 
 def _http_client(address: Address, limits: Limits) -> httpx.Client:
     headers = {} if address.api_key is None else {"Authorization": f"Bearer {address.api_key}"}
-    return httpx.Client(
-        base_url=address.url, headers=headers, timeout=httpx.Timeout(limits.request_timeout_s)
-    )
+    # Reading the certificates takes longer than many a tool runs: only where there is TLS.
+    is_tls = address.url.lower().startswith("https")
+    timeout = httpx.Timeout(limits.request_timeout_s)
+    return httpx.Client(base_url=address.url, headers=headers, timeout=timeout, verify=is_tls)
 
 
 def _send(client: httpx.Client, batch: tuple[_Queued, ...]) -> tuple[Verdict, str]:

@@ -124,8 +124,13 @@ def test_an_example_runs_to_its_end_and_its_tools_are_told(server: Server, examp
     before = events_received(server)
     output = run(server, example)
     assert len(re.findall(expected.tool_line, output, re.MULTILINE)) == expected.num_tools
-    assert f"Delivery(sent={expected.num_events}, dropped=0, problem=None)" in output
-    assert events_received(server) == before + expected.num_events
+    delivery = re.search(r"Delivery\(sent=(\d+), dropped=(\d+), problem=None\)", output)
+    assert delivery is not None, output
+    sent, dropped = int(delivery[1]), int(delivery[2])
+    # On a busy machine a pause may be over before it can be told: then it is dropped, and counted.
+    assert sent + dropped == expected.num_events
+    assert dropped <= expected.num_tools
+    assert events_received(server) == before + sent
 
 
 def test_the_engine_knows_the_pause_while_the_tool_runs(server: Server) -> None:
