@@ -7,7 +7,7 @@ engine's own cache layout, the price of HBM from the pressure on the pool. Used 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentkv.clock import Clock
@@ -25,10 +25,25 @@ _ENOUGH_STEPS = 32  # prefill steps after which the curve is trusted to skip a l
 
 
 @dataclass(frozen=True, slots=True)
+class Location:
+    """Where a reload would find a run of blocks.
+
+    `num_missing` of them are in no tier (and will not be); `num_unstored` are in the pool alone and
+    copied out before it gives them up; `slow_s` are the seconds until those that only the tiers
+    below DRAM have are in DRAM.
+    """
+
+    num_missing: int
+    num_unstored: int = 0
+    slow_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Deps:
     """What a controller is made of; each part can be replaced on its own.
 
-    `count_missing(refs)` tells how many of these blocks are not (and will not be) in DRAM.
+    `locate(refs)` tells where these blocks are, apart from the GPU pool; `tokens_by_tier(refs)` how
+    many of their tokens each tier has KV of, the pool (gpu) included.
     """
 
     costs: CostModel
@@ -38,7 +53,8 @@ class Deps:
     ledger: Ledger
     recorder: Recorder
     clock: Clock
-    count_missing: Callable[[Sequence[BlockRef]], int]
+    locate: Callable[[Sequence[BlockRef]], Location]
+    tokens_by_tier: Callable[[Sequence[BlockRef]], Mapping[str, int]] = lambda refs: {}
 
 
 class Appraiser:
@@ -88,17 +104,18 @@ class Appraiser:
             timeout_s=tag.timeout_s,
         )
         private_tokens = pause.context_tokens
-        missing_share = 0.0
+        location = Location(0)
+        num_refs = 1
         if self.pressure > 0:
             refs = self._sessions.private_blocks(session)
             private_tokens = min(len(refs) * self._tokens_per_hash, pause.context_tokens)
-            missing_share = self._deps.count_missing(refs) / max(1, len(refs))
-        return self._build(pause, wait, private_tokens, age_s=age_s, missing_share=missing_share)
+            location, num_refs = self._deps.locate(refs), max(1, len(refs))
+        return self._build(pause, wait, private_tokens, location, age_s=age_s, num_refs=num_refs)
 
     def regret_s(self, pause: Pause, action: Action, wait_s: float) -> float:
         """What the action cost over the cheapest one, had the wait been known, in seconds."""
         known = WaitEstimate(wait_s, wait_s, wait_s, "known", 1)
-        view = self._build(pause, known, pause.context_tokens, age_s=0.0, missing_share=0.0)
+        view = self._build(pause, known, pause.context_tokens, Location(0), age_s=0.0)
         costs_s = self._deps.policy.decide(view).costs_s
         finite = [cost for cost in costs_s.values() if math.isfinite(cost)]
         taken = costs_s.get(action.value, math.nan)
@@ -121,9 +138,10 @@ class Appraiser:
         pause: Pause,
         wait: WaitEstimate,
         private_tokens: int,
+        location: Location,
         *,
         age_s: float,
-        missing_share: float,
+        num_refs: int = 1,
     ) -> PauseView:
         costs = self._deps.costs
         share = private_tokens / max(1, pause.context_tokens)
@@ -137,9 +155,9 @@ class Appraiser:
             recompute_s=costs.recompute_s(
                 pause.context_tokens, cached_tokens=pause.context_tokens - private_tokens
             ),
-            reload_s=costs.reload_s(kv_bytes),
-            store_s=0.0,
-            dram_bytes_missing=int(kv_bytes * missing_share),
+            reload_s=costs.reload_s(kv_bytes) + location.slow_s,
+            store_s=costs.store_link.seconds(kv_bytes * location.num_unstored / num_refs),
+            dram_bytes_missing=int(kv_bytes * location.num_missing / num_refs),
             load_bytes_per_s=costs.load_link.bytes_per_s,
             prices=Prices(hbm=self.pressure, dram=self._config.prices.dram_over_hbm),
             pressure=self.pressure,

@@ -14,21 +14,25 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from agentkv.config_values import (
-    AUTO,
-    MIN_SIZE_BYTES,
-    Auto,
-    count_or_auto,
-    describe_error,
-    format_size,
-    parse_size,
-    refuse_bool,
+from agentkv.config_fields import (
+    Chance,
+    Count,
+    CountOrAuto,
+    Fraction,
+    NotNegative,
+    Seconds,
+    Section,
+    Share,
+    Size,
+    SizeOrAuto,
 )
+from agentkv.config_tiers import LMCacheConfig, RedisConfig, SsdConfig, usable_directory
+from agentkv.config_values import AUTO, MIN_SIZE_BYTES, describe_error, format_size
 from agentkv.errors import ConfigError
 
 EXTRA_CONFIG: Final = "kv_connector_extra_config."
@@ -48,23 +52,9 @@ OWNED_OFFLOADING_KEYS: Final[Mapping[str, str]] = {
 }
 
 PolicyName = Literal["break_even", "always_hold", "always_swap", "always_recompute"]
-Size = Annotated[int, BeforeValidator(parse_size)]
-SizeOrAuto = Annotated[int | Auto, BeforeValidator(parse_size)]
-CountOrAuto = Annotated[int | Auto, BeforeValidator(count_or_auto)]
-Count = Annotated[int, BeforeValidator(refuse_bool), Field(ge=1)]
-Fraction = Annotated[float, BeforeValidator(refuse_bool), Field(gt=0, le=1)]
-Seconds = Annotated[float, BeforeValidator(refuse_bool), Field(gt=0)]
 
 
-class _Section(BaseModel):
-    """A frozen part of the tree in which an unknown key is an error."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-
-class DramConfig(_Section):
+class DramConfig(Section):
     """The DRAM tier, one per engine (with data parallelism: one per rank)."""
 
     size_bytes: SizeOrAuto = AUTO
@@ -75,6 +65,9 @@ class DramConfig(_Section):
 
     auto_max_bytes: Size = 64 * GIB
     """With "auto": never take more than this."""
+
+    exclusive: bool = True
+    """When DRAM is full, drop what the GPU pool has too, and copy it out again before it goes."""
 
     @model_validator(mode="after")
     def _refuse_contradiction(self) -> DramConfig:
@@ -88,7 +81,7 @@ class DramConfig(_Section):
         return self
 
 
-class HoldConfig(_Section):
+class HoldConfig(Section):
     """Limits on what pauses may keep in the GPU pool."""
 
     pool_fraction: Fraction = 0.9
@@ -98,20 +91,20 @@ class HoldConfig(_Section):
     """A hold ends after this long; the pause is then decided anew."""
 
 
-class PrefetchConfig(_Section):
+class PrefetchConfig(Section):
     """Bringing a paused session's KV back to the GPU pool before its next turn."""
 
     enabled: bool = True
     """Fetch from DRAM without a request; off: a turn loads when it has arrived."""
 
-    reserve_fraction: Annotated[float, BeforeValidator(refuse_bool), Field(ge=0, lt=1)] = 0.05
+    reserve_fraction: Share = 0.05
     """Part of the GPU pool that stays empty for new requests when idle room is filled."""
 
     max_in_flight_bytes: Size = GIB
     """KV on its way at once: a turn that needs a load now waits for no more than this."""
 
 
-class SessionsConfig(_Section):
+class SessionsConfig(Section):
     """How sessions are told apart and forgotten."""
 
     max_sessions: Count = 100_000
@@ -124,17 +117,23 @@ class SessionsConfig(_Section):
     """A pause longer than this counts as the end of the session."""
 
 
-class PricesConfig(_Section):
+class PricesConfig(Section):
     """What memory and waiting cost, relative to each other."""
 
-    dram_over_hbm: Annotated[float, BeforeValidator(refuse_bool), Field(ge=0)] = 0.05
+    dram_over_hbm: NotNegative = 0.05
     """Price of a byte held in DRAM for a second over that of a contended byte in GPU memory."""
 
-    stall_s: Annotated[float, BeforeValidator(refuse_bool), Field(ge=0)] = 0.0
+    ssd_over_hbm: NotNegative = 0.001
+    """The same for a byte on the SSD."""
+
+    remote_over_hbm: NotNegative = 0.01
+    """The same for a byte in Redis or LMCache."""
+
+    stall_s: NotNegative = 0.0
     """Seconds added to the cost of every swap, for what a transfer does to other requests."""
 
 
-class LedgerConfig(_Section):
+class LedgerConfig(Section):
     """The record of every decision and of what came of it."""
 
     path: Path | None = None
@@ -144,11 +143,29 @@ class LedgerConfig(_Section):
     """Decisions kept in memory."""
 
 
-class AgentKVConfig(_Section):
+class AgentKVConfig(Section):
     """Everything a user can set."""
 
     dram: DramConfig = DramConfig()
     """The DRAM tier."""
+
+    ssd: SsdConfig = SsdConfig()
+    """The SSD tier below DRAM: off unless it has a path."""
+
+    redis: RedisConfig = RedisConfig()
+    """The Redis tier below DRAM: off unless it has a URL."""
+
+    lmcache: LMCacheConfig = LMCacheConfig()
+    """The LMCache tier below DRAM: off unless it has a URL."""
+
+    park_after_s: NotNegative = 60.0
+    """A pause that will probably last longer is also written to a tier below DRAM at once."""
+
+    returns_elsewhere: Chance = 0.0
+    """How likely a session's next turn comes to another engine that shares Redis or LMCache."""
+
+    keep_tiers_on_reset: bool = False
+    """Keep what lies below DRAM when vLLM resets its caches; not if weights change in place."""
 
     store_decode_blocks: bool = True
     """Store generated tokens too, not just the prompt: the next turn's prompt begins with them."""
@@ -242,9 +259,14 @@ def resolve_extra_config(
     """
     config = config_from_extra(user_extra)
     if not is_resolved(user_extra):
-        dram = DramConfig(size_bytes=_dram_bytes(config.dram, free_memory()))
+        size_bytes = _dram_bytes(config.dram, free_memory())
+        dram = DramConfig(size_bytes=size_bytes, exclusive=config.dram.exclusive)
         ledger = config.ledger.model_copy(update={"path": _writable(config.ledger.path)})
-        config = config.model_copy(update={"dram": dram, "ledger": ledger})
+        ssd = config.ssd
+        if ssd.path is not None:
+            path = usable_directory(ssd.path, key=f"{EXTRA_CONFIG}ssd.path")
+            ssd = ssd.model_copy(update={"path": path})
+        config = config.model_copy(update={"dram": dram, "ledger": ledger, "ssd": ssd})
     return {
         "agentkv": config.model_dump(mode="json"),
         "spec_name": "AgentKVSpec",

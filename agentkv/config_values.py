@@ -124,9 +124,11 @@ def _describe(model: type[BaseModel], error: ErrorDetails) -> str:
 def _nearest_key(model: type[BaseModel], path: str) -> str:
     """Propose the key meant: by its full path first, then by its last part in any section."""
     paths = list(config_paths(model))
+    leaf_to_path = {known.rpartition(".")[2]: known for known in reversed(paths)}
+    if path in leaf_to_path:
+        return f"did you mean {leaf_to_path[path]}?"
     if match := difflib.get_close_matches(path, paths, n=1, cutoff=0.75):
         return f"did you mean {match[0]}?"
-    leaf_to_path = {known.rpartition(".")[2]: known for known in paths}
     leaf = path.rpartition(".")[2]
     if match := difflib.get_close_matches(leaf, leaf_to_path, n=1, cutoff=0.7):
         return f"did you mean {leaf_to_path[match[0]]}?"

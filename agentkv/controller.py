@@ -12,7 +12,7 @@ from its clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentkv import metrics
@@ -58,6 +58,9 @@ class Controller:
             max_sessions=config.sessions.max_sessions,
             infer_from_prefix=config.sessions.infer_from_prefix,
         )
+        # Called when a pause was decided, or decided anew.
+        self.on_decided: Callable[[Session, Pause], None] | None = None
+        self.tokens_by_tier = deps.tokens_by_tier
         self.appraiser = Appraiser(config, deps, self.sessions, tokens_per_hash=tokens_per_hash)
 
     # --- events ---
@@ -166,13 +169,13 @@ class Controller:
         """Paused sessions expected later, the latest first, whose KV may go for one expected then.
 
         Never one whose tool is done: two of those would push each other out in turns. Only what
-        DRAM has whole: who returns later must not pay with computing for who returns first.
+        other tiers have whole: who returns later must not pay with computing for who returns first.
         """
         for session, pause in self._by_give_up_rank():
             is_later = pause.tool_done_s is None and pause.returns_at_s > than_s
             if session is besides or not is_later:
                 continue
-            if self._deps.count_missing(self.sessions.private_blocks(session)):
+            if self._deps.locate(self.sessions.private_blocks(session)).num_missing:
                 continue
             if action_of(pause) is Action.HOLD:
                 why = "a session that returns sooner needs its blocks"
@@ -197,7 +200,7 @@ class Controller:
             if pause.decision is None or action_of(pause) is not Action.SWAP:
                 continue
             refs = self.sessions.private_blocks(session)
-            if refs and self._deps.count_missing(refs) == len(refs):
+            if refs and self._deps.locate(refs).num_missing == len(refs):
                 self._overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
 
     def tidy(self) -> None:
@@ -239,6 +242,8 @@ class Controller:
         pause.early_at_s = now_s + view.wait.p10_s
         if kind == "pause" or previous is None or previous.action is not decision.action:
             self._record_decision(kind, session, pause, view)
+        if self.on_decided is not None:
+            self.on_decided(session, pause)
         return decision
 
     def _overrule(self, session: Session, pause: Pause, action: Action, why: str) -> None:

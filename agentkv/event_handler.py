@@ -84,6 +84,7 @@ class EventHandler:
             return EventResult(status=Status.ACCEPTED, detail="a turn of the session is here")
         if pause.tool_done_s is None:
             pause.tool_done_s = self._deps.clock.monotonic_s()
+            self._controller.pauses.note_done(session)
         fetched = "what DRAM has of its KV is fetched if there is room"
         noted = "noted; prefetching is off"
         return EventResult(status=Status.ACCEPTED, detail=fetched if self._can_fetch else noted)

@@ -37,8 +37,8 @@ RESUMES = Metric(
 RESUME_TOKENS = Metric(
     "agentkv:resume_tokens",
     Kind.COUNTER,
-    "Prompt tokens of resumed turns by source: gpu, dram, recomputed (known before, computed "
-    "again) or new.",
+    "Prompt tokens of resumed turns by source: gpu, dram, ssd, redis, recomputed (known before, "
+    "computed again) or new.",
     ("source",),
 )
 WAIT_SECONDS = Metric(
@@ -97,6 +97,40 @@ PREFETCH_EARLY = Metric(
     Kind.COUNTER,
     "Bytes of useful prefetches times the seconds they lay in the pool before the turn came.",
 )
+COPIED_OUT_BLOCKS = Metric(
+    "agentkv:copied_out_blocks",
+    Kind.COUNTER,
+    "Blocks copied from the GPU pool to DRAM without a request, before the pool gave them up.",
+)
+DEMOTED_BLOCKS = Metric(
+    "agentkv:demoted_blocks",
+    Kind.COUNTER,
+    "DRAM blocks written to a tier below, by tier and why: pressure (DRAM will need their room) or "
+    "wait (the pause will be long).",
+    ("tier", "reason"),
+)
+PROMOTED_BLOCKS = Metric(
+    "agentkv:promoted_blocks",
+    Kind.COUNTER,
+    "Blocks brought up to DRAM from a tier below, by tier and for what: turn or prefetch.",
+    ("tier", "purpose"),
+)
+TIER_FAILURES = Metric(
+    "agentkv:tier_failures",
+    Kind.COUNTER,
+    "What went wrong in a tier below DRAM, by tier and reason; each is a miss.",
+    ("tier", "reason"),
+)
+TIER_BLOCKS = Metric(
+    "agentkv:tier_blocks", Kind.GAUGE, "Blocks of this model that the tier holds.", ("tier",)
+)
+TIER_BYTES = Metric("agentkv:tier_bytes", Kind.GAUGE, "Bytes that the tier uses.", ("tier",))
+TIER_AVAILABLE = Metric(
+    "agentkv:tier_available",
+    Kind.GAUGE,
+    "1 while the tier works, 0 while it is left alone after failures.",
+    ("tier",),
+)
 FAULTS = Metric(
     "agentkv:faults",
     Kind.COUNTER,
@@ -133,6 +167,13 @@ ALL_METRICS: tuple[Metric, ...] = (
     PREFETCH_OUTCOMES,
     PREFETCHED_TOKENS,
     PREFETCH_EARLY,
+    COPIED_OUT_BLOCKS,
+    DEMOTED_BLOCKS,
+    PROMOTED_BLOCKS,
+    TIER_FAILURES,
+    TIER_BLOCKS,
+    TIER_BYTES,
+    TIER_AVAILABLE,
     FAULTS,
     SESSIONS,
     PRESSURE,

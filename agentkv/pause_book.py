@@ -9,6 +9,7 @@ which is dropped when it is met.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ class PauseBook:
         self.robbed_at_s = -math.inf
         self._kept: dict[SessionKey, Session] = {}
         self._away: dict[SessionKey, Session] = {}
+        self._done: dict[SessionKey, Session] = {}
         # Given-up sessions of which DRAM evicted something since they were last looked at.
         self._robbed: dict[SessionKey, Session] = {}
         # In the order in which the leases of holds end.
@@ -65,6 +67,29 @@ class PauseBook:
         """Open pauses whose blocks were given up."""
         return _open_pauses(self._away)
 
+    @property
+    def num_away(self) -> int:
+        """Pauses whose blocks were given up, some that have closed since among them."""
+        return len(self._away)
+
+    def next_away(self, most: int) -> list[OpenPause]:
+        """Some of the pauses whose blocks were given up; with every call the next ones."""
+        keys = list(itertools.islice(self._away, most))
+        for key in keys:
+            self._away[key] = self._away.pop(key)
+        return _open_pauses({key: self._away[key] for key in keys})
+
+    def note_done(self, session: Session) -> None:
+        """The client said that what the session was paused for is done."""
+        self._done[session.key] = session
+
+    def done(self) -> list[OpenPause]:
+        """Open pauses of which the client said so."""
+        for key, session in list(self._done.items()):
+            if session.pause is None or session.pause.tool_done_s is None:
+                del self._done[key]
+        return _open_pauses(self._done)
+
     def take_robbed(self) -> list[OpenPause]:
         """Given-up pauses of which DRAM evicted something since the last call."""
         robbed, self._robbed = self._robbed, {}
@@ -79,12 +104,14 @@ class PauseBook:
 
     def drop_stale(self) -> None:
         """Forgets what closed by other ways; else ended sessions would be kept alive here."""
-        self.kept()
-        self.away()
+        for sessions in (self._kept, self._away, self._done):
+            for key in [key for key, session in sessions.items() if session.pause is None]:
+                del sessions[key]
 
     def clear(self) -> None:
         self._kept.clear()
         self._away.clear()
+        self._done.clear()
         self._robbed.clear()
         self._leases.clear()
 

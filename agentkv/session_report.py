@@ -19,7 +19,11 @@ def sessions_matching(
     tracker = controller.sessions
     if query.session_id is not None:
         session = tracker.get(SessionKey(query.scope, query.session_id))
-        return () if session is None else (describe(session, now_s),)
+        if session is None:
+            return ()
+        refs = tracker.all_blocks(session)
+        kv_tokens = dict(controller.tokens_by_tier(refs))
+        return ({**describe(session, now_s), "kv_tokens": kv_tokens},)
     found: list[dict[str, Any]] = []
     for session in reversed(tracker):
         if len(found) == query.limit:
@@ -53,6 +57,7 @@ def _describe_pause(pause: Pause, now_s: float) -> dict[str, Any]:
         "action": decision.action.value if decision is not None else None,
         "reason": decision.reason if decision is not None else None,
         "is_given_up": pause.is_given_up,
+        "parked_in": pause.parked_in,
     }
 
 
@@ -62,6 +67,6 @@ def engine_state(controller: Controller, **pool: int) -> dict[str, Any]:
     return {
         "sessions": {state.value: count for state, count in counts.items()},
         "pressure": round(controller.appraiser.pressure, 4),
-        "pauses_away": len(controller.pauses.away()),
+        "pauses_away": controller.pauses.num_away,
         **pool,
     }

@@ -11,10 +11,11 @@ Driven by `controller`; holds no KV and knows no engine.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from agentkv.events import TurnTag
 from agentkv.policy.base import Decision
@@ -35,8 +36,7 @@ class SessionState(str, Enum):
 _LIVE_STATES = (SessionState.RUNNING, SessionState.PAUSED, SessionState.RESUMING)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKey:
+class SessionKey(NamedTuple):
     """`scope` separates tenants (a digest of the cache salt); `name` is given or inferred."""
 
     scope: str
@@ -50,7 +50,9 @@ class Pause:
     `returns_at_s` is the predicted return (median), `early_at_s` the time before which it is
     unlikely (10 %). `tool_done_s`: when the client said that the tool is done, None until then.
     `is_given_up`: its blocks went to the front of the free queue. `is_fetched`: there is nothing
-    more of it to bring back to the pool. `fetch_after_s`: there was no room, look again then.
+    more of it to bring back to the pool. `park_at_s`: when it is due to be written to a tier below
+    DRAM; `parked_in`: the one that has it whole; `slow_s`: how long its way up to DRAM takes;
+    `demoted`: blocks written down, `promoted`: tokens that came up for a prefetch, by tier.
     """
 
     pause_id: int
@@ -64,7 +66,11 @@ class Pause:
     tool_done_s: float | None = None
     is_given_up: bool = False
     is_fetched: bool = False
-    fetch_after_s: float = 0.0
+    park_at_s: float | None = None
+    parked_in: str | None = None
+    slow_s: float = 0.0
+    demoted: Counter[str] = field(default_factory=Counter)
+    promoted: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -77,6 +83,8 @@ class Branch:
 
 @dataclass(slots=True)
 class Session:
+    """`is_local`: its KV must not outlive this engine; its key does not tell what computed it."""
+
     key: SessionKey
     is_inferred: bool
     state: SessionState = SessionState.RUNNING
@@ -88,11 +96,13 @@ class Session:
     branches: list[Branch] = field(default_factory=list)
     active: dict[str, Turn] = field(default_factory=dict)
     last_seq: int = -1
+    is_local: bool = False
 
 
 @dataclass(slots=True)
 class Turn:
-    """One request. `known_tokens`: prompt tokens that the session had computed before.
+    """One request. `known_tokens`: prompt tokens that the session had computed before; `promoted`:
+    those it waited for on their way up to DRAM, by tier.
 
     `tag_before`: the turn's own tag, where a signal about the coming pause was put over it.
     """
@@ -107,13 +117,15 @@ class Turn:
     closed_pause: Pause | None = None
     is_scheduled: bool = False
     tag_before: TurnTag | None = None
+    promoted: Counter[str] = field(default_factory=Counter)
 
 
 class SessionTracker:
     """All sessions of one engine. Owned by the scheduler thread.
 
     Bounded: at most `max_sessions` sessions; the paused session that was active longest ago is
-    forgotten first. Blocks that no session needs any more gather in `take_dead`.
+    forgotten first. Blocks that no session needs any more gather in `take_dead`; those whose
+    session may still come back, although nobody counts on it, in `take_lapsed`.
     """
 
     def __init__(
@@ -127,6 +139,7 @@ class SessionTracker:
         self._turns: dict[str, Turn] = {}
         self._replies: ReplyIndex[SessionKey] = ReplyIndex()
         self._dead: list[BlockRef] = []
+        self._lapsed: list[BlockRef] = []
         self._num_in_state = dict.fromkeys(_LIVE_STATES, 0)
         self._num_inferred = 0
         self._num_pauses = 0
@@ -239,12 +252,15 @@ class SessionTracker:
             self._pause(session, turn, now_s)
         return turn
 
-    def end(self, session: Session) -> None:
-        """Forgets a session; what only it used is dead. Turns still running finish undisturbed."""
+    def end(self, session: Session, *, is_lapsed: bool = False) -> None:
+        """Forgets a session; what only it used is dead. Turns still running finish undisturbed.
+
+        `is_lapsed`: nobody said that it is over.
+        """
         self._set_state(session, SessionState.ENDED)
         session.pause = None
         for branch in session.branches:
-            self._dead.extend(self.tree.release(branch.leaf))
+            (self._lapsed if is_lapsed else self._dead).extend(self.tree.release(branch.leaf))
         session.branches.clear()
         self._sessions.pop(session.key, None)
         self._replies.forget(session.key)
@@ -264,13 +280,18 @@ class SessionTracker:
             if session.state is SessionState.PAUSED:
                 abandoned.append(session)
         for session in abandoned:
-            self.end(session)
+            self.end(session, is_lapsed=True)
         return abandoned
 
     def take_dead(self) -> list[BlockRef]:
         """Blocks that lost their last session since the last call, in no particular order."""
         dead, self._dead = self._dead, []
         return dead
+
+    def take_lapsed(self) -> list[BlockRef]:
+        """The same of sessions that were forgotten, not ended."""
+        lapsed, self._lapsed = self._lapsed, []
+        return lapsed
 
     def private_blocks(self, session: Session) -> list[BlockRef]:
         """Blocks that only this session uses, deepest first within each branch."""
@@ -284,6 +305,7 @@ class SessionTracker:
         """Forgets every block (the engine dropped its caches); running turns stay known."""
         self.tree = PrefixTree()
         self._dead.clear()
+        self._lapsed.clear()
         for session in list(self._sessions.values()):
             session.branches.clear()
             if not session.active:
@@ -326,18 +348,7 @@ class SessionTracker:
         self, session: Session, turn: Turn, hashes: Sequence[bytes], now_s: float
     ) -> None:
         """The new chain replaces what it extends; what it turned away from is superseded."""
-        extended: Leaf | None = None
-        kept: list[Branch] = []
-        superseded: list[Branch] = []
-        for branch in session.branches:
-            leaf = branch.leaf
-            is_prefix = len(hashes) >= leaf.depth and hashes[leaf.depth - 1] == leaf.block_hash
-            if is_prefix and extended is None:
-                extended = leaf
-            elif is_prefix or branch.finished_s <= turn.arrived_s:
-                superseded.append(branch)
-            else:
-                kept.append(branch)
+        extended, kept, superseded = _compare(session.branches, hashes, turn.arrived_s)
         if extended is not None:
             new_leaf: Leaf | None = self.tree.extend(extended, hashes, session.key)
         else:
@@ -364,4 +375,23 @@ class SessionTracker:
             oldest = next(paused, None)
             if oldest is None:
                 return
-            self.end(oldest)
+            self.end(oldest, is_lapsed=True)
+
+
+def _compare(
+    branches: Sequence[Branch], hashes: Sequence[bytes], arrived_s: float
+) -> tuple[Leaf | None, list[Branch], list[Branch]]:
+    """What the chain of a turn that arrived then extends, what it leaves, what it supersedes."""
+    extended: Leaf | None = None
+    kept: list[Branch] = []
+    superseded: list[Branch] = []
+    for branch in branches:
+        leaf = branch.leaf
+        is_prefix = len(hashes) >= leaf.depth and hashes[leaf.depth - 1] == leaf.block_hash
+        if is_prefix and extended is None:
+            extended = leaf
+        elif is_prefix or branch.finished_s <= arrived_s:
+            superseded.append(branch)
+        else:
+            kept.append(branch)
+    return extended, kept, superseded

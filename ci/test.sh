@@ -6,6 +6,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash ci/setup.sh
 bash ci/check.sh
 
+# Real servers take part in the tests; Debian's packages, where they may be installed.
+missing=()
+for program in redis-server fio; do
+    command -v "$program" >/dev/null || missing+=("$program")
+done
+if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
+fi
+
 export HF_HUB_OFFLINE=1              # Every model used here is made here.
 export VLLM_CPU_KVCACHE_SPACE=1      # GiB; vLLM would take most of the memory by itself.
 export VLLM_NO_USAGE_STATS=1

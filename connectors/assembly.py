@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
@@ -12,7 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
 )
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
-from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
+from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager
 
 from agentkv.appraisal import Deps
@@ -24,13 +23,15 @@ from agentkv.ledger import Ledger
 from agentkv.metrics import Recorder
 from agentkv.policy import POLICIES
 from agentkv.predict import QuantileWaitPredictor
-from agentkv.sessions import BlockRef
 
 from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
 from .layout import Group, Layout
 from .scheduler_side import SchedulerSide
+from .slow_tiers import open_tiers
+from .tiering import AgentKVTieringManager
 from .translate import footprint_of
+from .whereabouts import Whereabouts
 
 logger = init_logger("vllm.agentkv")
 
@@ -48,27 +49,15 @@ def build_scheduler_side(
     recorder: Recorder,
 ) -> SchedulerSide:
     """Wires controller, predictor, policy and ledger to the offloading connector's DRAM tier."""
-    clock = SystemClock()
     dram: AgentKVCachePolicy = offloading.manager.primary_tier._policy
     tokens_per_hash = int(offloading.config.tokens_per_hash)
     groups = tuple(_group(group, tokens_per_hash) for group in offloading.config.kv_group_configs)
     layout = Layout(groups, tokens_per_hash)
-    costs = CostModel(
-        PrefillCurve(),
-        LinkSpeed(_UNMEASURED_BYTES_PER_S),
-        LinkSpeed(_UNMEASURED_BYTES_PER_S),
-        max_step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
-    )
-    deps = Deps(
-        costs=costs,
-        footprint=footprint_of(kv_cache_config),
-        predictor=QuantileWaitPredictor(),
-        policy=POLICIES[config.policy](),
-        ledger=Ledger(clock, ring_size=config.ledger.ring_size, path=config.ledger.path),
-        recorder=recorder,
-        clock=clock,
-        count_missing=functools.partial(_count_missing, dram, layout),
-    )
+    manager: AgentKVTieringManager = offloading.manager
+    manager.keeps_tiers_on_reset = config.keep_tiers_on_reset
+    manager.attach(open_tiers(config, vllm_config, kv_cache_config, manager))
+    whereabouts = Whereabouts(manager, layout, is_exclusive=config.dram.exclusive)
+    deps = _deps(config, vllm_config, kv_cache_config, whereabouts, recorder)
     pool_blocks = int(kv_cache_config.num_blocks) - 1
     _state_capacity(config, offloading, pool_blocks)
     return SchedulerSide(
@@ -79,12 +68,40 @@ def build_scheduler_side(
             pool_blocks=layout.pool_hash_blocks(pool_blocks),
         ),
         deps,
-        dram=dram,
+        manager=manager,
+        whereabouts=whereabouts,
         drop_from_dram=functools.partial(_drop, offloading.manager.primary_tier),
         layout=layout,
         arrived=ArrivedTurns(dram, layout, recorder, is_protecting=config.protect_arrived_turns),
         config=config,
         max_kept_tokens=_KEPT_PER_TOKEN * _capacity_tokens(offloading, layout, pool_blocks),
+    )
+
+
+def _deps(
+    config: AgentKVConfig,
+    vllm_config: VllmConfig,
+    kv_cache_config: KVCacheConfig,
+    whereabouts: Whereabouts,
+    recorder: Recorder,
+) -> Deps:
+    clock = SystemClock()
+    costs = CostModel(
+        PrefillCurve(),
+        LinkSpeed(_UNMEASURED_BYTES_PER_S),
+        LinkSpeed(_UNMEASURED_BYTES_PER_S),
+        max_step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
+    )
+    return Deps(
+        costs=costs,
+        footprint=footprint_of(kv_cache_config),
+        predictor=QuantileWaitPredictor(),
+        policy=POLICIES[config.policy](),
+        ledger=Ledger(clock, ring_size=config.ledger.ring_size, path=config.ledger.path),
+        recorder=recorder,
+        clock=clock,
+        locate=whereabouts.locate,
+        tokens_by_tier=whereabouts.tokens_by_tier,
     )
 
 
@@ -105,24 +122,6 @@ def _group(config: GroupOffloadConfig, tokens_per_hash: int) -> Group:
         per_chunk=int(config.hashes_per_chunk),
         window=None if window_chunks is None else window_chunks * config.hashes_per_chunk,
     )
-
-
-def _count_missing(dram: AgentKVCachePolicy, layout: Layout, refs: Sequence[BlockRef]) -> int:
-    """How many of these blocks a reload could not bring back: the worst group decides.
-
-    What lies before a group's window is not needed; a chunk is missing with all its blocks.
-    """
-    end = max((depth for depth, _ in refs), default=0)
-    missing = (
-        group.per_chunk
-        * sum(
-            dram.get(make_offload_key(block_hash, group.group_id)) is None
-            for depth, block_hash in refs
-            if depth % group.per_chunk == 0 and (group.window is None or depth > end - group.window)
-        )
-        for group in layout.groups
-    )
-    return min(len(refs), max(missing))
 
 
 def _drop(primary: CPUPrimaryTierOffloadingManager, key: OffloadKey) -> bool:

@@ -1,5 +1,5 @@
-"""Which blocks of the DRAM tier go first: what no session needs, then the least recently used, and
-last the KV of turns that have arrived.
+"""Which blocks of the DRAM tier go first: what no session needs, then what a tier below has and
+nobody used since, then the least recently used, and last the KV of turns that have arrived.
 
 vLLM's LRU does the book-keeping and evicts by rank, lowest first. Worthless blocks get ranks below
 all others, blocks of arrived turns ranks above them. Told what is what by `scheduler_side`, which
@@ -8,8 +8,8 @@ knows the sessions.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
@@ -18,20 +18,24 @@ from vllm.v1.kv_offload.cpu.policies.lru import LRUCachePolicy
 Victims = list[tuple[OffloadKey, ChunkStatus]]
 
 _BELOW_ALL = -(1 << 62)
+_READY = -(1 << 61)
 _ABOVE_ALL = 1 << 62
 
 
 class AgentKVCachePolicy(LRUCachePolicy):
-    """`LRUCachePolicy` with two more ranks: worthless below it, arrived above it."""
+    """`LRUCachePolicy` with ranks of ours: worthless and ready below it, arrived above it."""
 
     def __init__(self, cache_capacity: int) -> None:
         super().__init__(cache_capacity)
         self._num_worthless = 0
+        self._num_ready = 0
         self._num_arrived = 0
+        self._sole: OrderedDict[OffloadKey, None] = OrderedDict()
         self._arrived: Counter[OffloadKey] = Counter()
-        # Called before blocks are chosen for eviction: the last moment to protect some.
-        self.before_evict: Callable[[], None] | None = None
-        # Called with what was evicted.
+        # Called before so many blocks are chosen for eviction: the last moment to protect some.
+        self.before_evict: Callable[[int], None] | None = None
+        self.has_copy: Callable[[OffloadKey], bool] = lambda key: False
+        # Called with what was evicted and no tier below has.
         self.after_evict: Callable[[list[OffloadKey]], None] | None = None
 
     def mark_worthless(self, keys: Iterable[OffloadKey]) -> int:
@@ -45,12 +49,51 @@ class AgentKVCachePolicy(LRUCachePolicy):
                 continue
             num_marked += 1
             self._num_worthless += 1
+            self._sole.pop(key, None)
             self._rank(key, _BELOW_ALL + self._num_worthless)
         self._maybe_compact_heap()
         return num_marked
 
     def is_worthless(self, key: OffloadKey) -> bool:
-        return bool(self._ranks.get(key, 0) < 0)
+        return bool(self._ranks.get(key, 0) < _READY)
+
+    # --- what a tier below has too ---
+
+    @property
+    def num_sole(self) -> int:
+        """Blocks that are not ready to be evicted."""
+        return len(self._sole)
+
+    @property
+    def num_expendable(self) -> int:
+        """Blocks that can be evicted without loss."""
+        return len(self.chunks) - len(self._sole)
+
+    def oldest_sole(self) -> Iterator[OffloadKey]:
+        """Idle blocks that are not ready, those used longest ago first.
+
+        Not those of arrived turns. The policy must not be changed meanwhile.
+        """
+        return (key for key in self._sole if key in self._evictable and key not in self._arrived)
+
+    def make_ready(self, keys: Iterable[OffloadKey]) -> None:
+        """A tier below has these: until they are used again, they go before all that it lacks."""
+        for key in keys:
+            if key in self.chunks and key not in self._arrived and not self.is_worthless(key):
+                self._sole.pop(key, None)
+                self._num_ready += 1
+                self._rank(key, _READY + self._num_ready)
+        self._maybe_compact_heap()
+
+    def make_needed(self, keys: Iterable[OffloadKey]) -> None:
+        """Of what was ready, these must stay again: the copy elsewhere will soon be gone."""
+        for key in keys:
+            is_ready = key in self.chunks and key not in self._sole and key not in self._arrived
+            if is_ready and not self.is_worthless(key):
+                self._next_rank += 1
+                self._note_used(key)
+                self._rank(key, self._next_rank)
+        self._maybe_compact_heap()
 
     def protect(self, keys: Iterable[OffloadKey]) -> None:
         """These blocks belong to a turn that has arrived; `unprotect` must follow.
@@ -73,23 +116,34 @@ class AgentKVCachePolicy(LRUCachePolicy):
                 if key in self.chunks:
                     self._next_rank += 1
                     self._rank(key, self._next_rank)
+                    self._note_used(key)
         self._maybe_compact_heap()
 
     def evict(self, n: int, protected: set[OffloadKey]) -> Victims | None:
         if n and self.before_evict is not None:
-            self.before_evict()
+            self.before_evict(n)
         victims: Victims | None = super().evict(n, protected)
-        if victims and self.after_evict is not None:
-            self.after_evict([key for key, _ in victims])
+        evicted = [key for key, _ in victims or ()]
+        lost = [key for key in evicted if not self.has_copy(key)]
+        for key in evicted:
+            self._sole.pop(key, None)
+        if lost and self.after_evict is not None:
+            self.after_evict(lost)
         return victims
 
     def insert(self, key: OffloadKey, chunk: ChunkStatus) -> None:
         super().insert(key, chunk)
+        self._sole[key] = None
         if key in self._arrived:
             self._rank_arrived(key)
 
+    def remove(self, key: OffloadKey) -> None:
+        super().remove(key)
+        self._sole.pop(key, None)
+
     def clear(self) -> None:
         super().clear()
+        self._sole.clear()
         self._arrived.clear()
 
     def key_of_chunk(self, chunk_id: int) -> OffloadKey | None:
@@ -103,7 +157,15 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     def _assign_new_rank(self, key: OffloadKey) -> bool:
         """vLLM's: a use makes a block the most recent one, unless it is protected anyway."""
-        return key not in self._arrived and bool(super()._assign_new_rank(key))
+        if key in self._arrived:
+            return False
+        self._note_used(key)
+        return bool(super()._assign_new_rank(key))
+
+    def _note_used(self, key: OffloadKey) -> None:
+        if key in self.chunks:
+            self._sole[key] = None
+            self._sole.move_to_end(key)
 
     def _rank_arrived(self, key: OffloadKey) -> None:
         self._num_arrived += 1

@@ -8,7 +8,7 @@ speeds measured at start and refused loads (`worker_side`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from vllm.config import VllmConfig
@@ -41,7 +41,7 @@ from .assembly import build_scheduler_side
 from .control import is_control, without_replies
 from .cpu_worker import CpuCopyWorker
 from .metrics import AgentKVPromMetrics, to_stats, unregister_metrics
-from .pool_load import REQUEST_PREFIX, PoolLoader
+from .pool_load import REQUEST_PREFIX, PoolLoader, without_prefetches
 from .probe import check_vllm
 from .worker_side import AgentKVWorkerMetadata, LinkSpeeds, measure_links, slowest
 
@@ -90,7 +90,7 @@ class AgentKVConnector(OffloadingConnector):
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:
         super().bind_gpu_block_pool(gpu_block_pool)
         if self._side is not None:
-            self._side.attach_pool(gpu_block_pool)
+            self._side.attach_pool(gpu_block_pool, self.scheduler)
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
@@ -148,7 +148,8 @@ class AgentKVConnector(OffloadingConnector):
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         assert self._side is not None
         self._side.returns.before_meta()
-        meta = super().build_connector_meta(scheduler_output)
+        output = self._side.exclusive.added_to(scheduler_output) or scheduler_output
+        meta = super().build_connector_meta(output)
         self._side.on_scheduled(scheduler_output)
         return meta
 
@@ -167,9 +168,7 @@ class AgentKVConnector(OffloadingConnector):
         self._side.returns.receive(received, failed)
         # vLLM looks for a request of each that is received; a prefetch has none.
         if received:
-            connector_output.finished_recving = {
-                request_id for request_id in received if not request_id.startswith(REQUEST_PREFIX)
-            }
+            connector_output.finished_recving = without_prefetches(received)
 
     def has_pending_push_work(self) -> bool:
         has_work: bool = super().has_pending_push_work()
@@ -187,13 +186,18 @@ class AgentKVConnector(OffloadingConnector):
         self._side.on_finished(request)
         return result
 
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        # For a MultiConnector with a part that does not know hybrid groups.
+        return self.request_finished_all_groups(request, (block_ids,))
+
     def take_events(self) -> Iterable[KVCacheEvent]:
         # vLLM asks for events at the end of every step, after the step's blocks were freed: the one
         # hook at which the free queue can be put in order before the next allocation.
         if self._side is not None:
             self._side.on_step_end()
-        events: Iterable[KVCacheEvent] = super().take_events()
-        return events
+        return cast(Iterable[KVCacheEvent], super().take_events())
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         stats: KVConnectorStats | None = super().get_kv_connector_stats()
@@ -210,9 +214,8 @@ class AgentKVConnector(OffloadingConnector):
         cls, data: dict[str, Any] | None = None
     ) -> KVConnectorStats | None:
         # For vLLM's log, which shows every counter there is.
-        stats: KVConnectorStats | None = super().build_kv_connector_stats(
-            None if data is None else without_replies(data)
-        )
+        shown = None if data is None else without_replies(data)
+        stats: KVConnectorStats | None = super().build_kv_connector_stats(shown)
         return stats
 
     @classmethod

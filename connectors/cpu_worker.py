@@ -26,6 +26,7 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 
+from .chunk_sums import ChunkSums
 from .host_copies import LOAD, STORE, HostCopies, PageCopies, plan_copies
 
 logger = init_logger("vllm.agentkv")
@@ -103,10 +104,16 @@ class CpuCopyWorker(OffloadingWorker):
         blocks_per_chunk: int,
         make_dram_view: Callable[[int], torch.Tensor],
         num_threads: int,
+        sums: ChunkSums | None = None,
+        rank: int = 0,
         release: Callable[[], None] | None = None,
     ) -> None:
         self.copies = HostCopies(
-            kv_caches, blocks_per_chunk=blocks_per_chunk, make_dram_view=make_dram_view
+            kv_caches,
+            blocks_per_chunk=blocks_per_chunk,
+            make_dram_view=make_dram_view,
+            sums=sums,
+            rank=rank,
         )
         self._release = release
         self._pool = CopyPool(num_threads)

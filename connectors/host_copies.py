@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from vllm.v1.kv_offload.base import CanonicalKVCaches, GPULoadStoreSpec
+
+from .chunk_sums import NO_SUM, ChunkSums, Sums, checksum
 
 Rows = np.ndarray[Any, np.dtype[np.uint8]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 LOAD, STORE = 0, 1
-_NO_CHECKSUM = 0
+_ROW_BYTES = 32 << 10
 _LONG_RUN = 4  # KV blocks; from here on one copy per run beats gathering and scattering
 
 
@@ -62,7 +63,10 @@ class HostCopies:
         *,
         blocks_per_chunk: int,
         make_dram_view: Callable[[int], torch.Tensor],
+        sums: ChunkSums | None = None,
+        rank: int = 0,
     ) -> None:
+        """`sums`: where the chunks' checksums lie, if others read or fill chunks too."""
         self.blocks_per_chunk = blocks_per_chunk
         self._pages: list[Rows] = []
         self._dram: list[Rows] = []
@@ -73,10 +77,13 @@ class HostCopies:
         first = self._dram[0]
         row_bytes = sum(rows.shape[1] for rows in self._dram)
         # The tensors' parts of a chunk lie side by side: one row is one checksum.
+        num_chunks = first.shape[0]
+        if sums is None:
+            sums = ChunkSums(num_workers=1, num_chunks=num_chunks, page_bytes=row_bytes)
         self._rows: Rows = np.lib.stride_tricks.as_strided(
-            first, (first.shape[0], row_bytes), (first.strides[0], 1)
+            first, (num_chunks, sums.page_bytes), (first.strides[0], 1)
         )
-        self._sums = np.zeros(first.shape[0], dtype=np.uint64)
+        self._sums: Sums = sums.of_worker(rank)
         self._tensors_of_group = [
             tuple(dict.fromkeys(ref.tensor_idx for ref in refs))
             for refs in kv_caches.group_data_refs
@@ -90,19 +97,35 @@ class HostCopies:
 
         A chunk's blocks must come in one call.
         """
-        self._sums[copies.chunks] = _NO_CHECKSUM
+        self._sums[copies.chunks] = NO_SUM
+        if self._is_by_row(copies):
+            for block, chunk in zip(copies.blocks.tolist(), copies.chunks.tolist(), strict=True):
+                for tensor in self._tensors_of_group[copies.group]:
+                    np.copyto(self._dram[tensor][chunk], self._pages[tensor][block])
+                self._sums[chunk] = checksum(self._rows[chunk])  # Still in the core's cache.
+            return
         for tensor in self._tensors_of_group[copies.group]:
             self._copy(tensor, copies, kind=STORE)
         for chunk in np.unique(copies.chunks).tolist():
-            self._sums[chunk] = _checksum(self._rows[chunk])
+            self._sums[chunk] = checksum(self._rows[chunk])
 
     def load(self, copies: PageCopies) -> PageCopies:
         """Copies blocks out of their chunks; returns those whose chunk does not match its checksum.
 
         Refused blocks keep what they held.
         """
+        if self._is_by_row(copies):
+            keep = np.ones(len(copies), bool)
+            for i, (block, chunk) in enumerate(
+                zip(copies.blocks.tolist(), copies.chunks.tolist(), strict=True)
+            ):
+                keep[i] = checksum(self._rows[chunk]) == int(self._sums[chunk])
+                if keep[i]:
+                    for tensor in self._tensors_of_group[copies.group]:
+                        np.copyto(self._pages[tensor][block], self._dram[tensor][chunk])
+            return copies.where(~keep)
         is_good = {
-            chunk: _checksum(self._rows[chunk]) == int(self._sums[chunk])
+            chunk: checksum(self._rows[chunk]) == int(self._sums[chunk])
             for chunk in np.unique(copies.chunks).tolist()
         }
         keep = np.fromiter((is_good[c] for c in copies.chunks.tolist()), bool, len(copies))
@@ -115,6 +138,11 @@ class HostCopies:
         self._pages.clear()
         self._dram.clear()
         self._rows = np.empty((0, 0), np.uint8)
+
+    def _is_by_row(self, copies: PageCopies) -> bool:
+        """Whether pages are large enough to go one by one, each with its checksum beside it."""
+        pages = (self._pages[tensor] for tensor in self._tensors_of_group[copies.group])
+        return self.blocks_per_chunk == 1 and min(p.shape[1] for p in pages) >= _ROW_BYTES
 
     def _copy(self, tensor: int, copies: PageCopies, *, kind: int) -> None:
         pages, dram = self._pages[tensor], self._dram[tensor]
@@ -178,8 +206,3 @@ def _runs(copies: PageCopies) -> Iterator[tuple[int, int]]:
     breaks = np.flatnonzero((np.diff(copies.blocks) != 1) | (np.diff(copies.chunks) != 1)) + 1
     edges = [0, *breaks.tolist(), len(copies)]
     yield from (pair for pair in itertools.pairwise(edges) if pair[0] < pair[1])
-
-
-def _checksum(row: Rows) -> int:
-    # 0 marks a chunk without a checksum; one in 2^64 real chunks pays with a miss.
-    return xxhash.xxh3_64_intdigest(row.data) or 1

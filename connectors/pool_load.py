@@ -28,6 +28,11 @@ REQUEST_PREFIX = "agentkv-prefetch-"
 """How the ids of stand-in requests begin; those of clients begin otherwise."""
 
 
+def without_prefetches(request_ids: Iterable[str]) -> set[str]:
+    """The ids that clients know."""
+    return {request_id for request_id in request_ids if not request_id.startswith(REQUEST_PREFIX)}
+
+
 class NoLoad(Enum):
     """Why no load began: DRAM has nothing more of it, or cannot tell or give it room yet."""
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.kv_offload.base import OffloadKey, get_offload_block_hash, get_offload_group_idx
 
 from agentkv.sessions import BlockRef
 
@@ -135,6 +136,20 @@ class PoolOrder:
             depth = gap - 1
         return depth
 
+    def holds(self, group: Group, block_hash: bytes) -> bool:
+        """Whether the pool holds the group's block of this hash, used or free."""
+        return self._pool.get_cached_block(block_hash, [group.group_id]) is not None
+
+    def holds_key(self, key: OffloadKey) -> bool:
+        """The same by the key of the DRAM tier; of a chunk its last block counts."""
+        group_id = get_offload_group_idx(key)
+        return self._pool.get_cached_block(get_offload_block_hash(key), [group_id]) is not None
+
+    def block_id(self, group: Group, block_hash: bytes) -> int:
+        """The group's block of this hash; 0, vLLM's null block, if the pool has none."""
+        found = self._pool.get_cached_block(block_hash, [group.group_id])
+        return 0 if found is None else int(found[0].block_id)
+
     def clear(self) -> None:
         self._marks.clear()
 
@@ -153,7 +168,7 @@ class PoolOrder:
         """Whether the pool holds the group's block that ends here, if one does."""
         if depth % group.per_block:
             return True
-        return self._pool.get_cached_block(block_hash, [group.group_id]) is not None
+        return self.holds(group, block_hash)
 
     def _gap(self, group: Group, hashes: Sequence[bytes], end: int) -> int:
         """The deepest block missing in the window before `end`; 0 if the window is whole."""

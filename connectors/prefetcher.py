@@ -19,15 +19,17 @@ from agentkv.config import PrefetchConfig
 from agentkv.controller import Controller
 from agentkv.cost_model import prefetch_start_s
 from agentkv.prefetch import AwayPause, PrefetchBook, Trigger, Wanted, choose, next_start_s
-from agentkv.sessions import Pause, Session, Turn
+from agentkv.sessions import Pause, Session, SessionKey, Turn
 
 from .kept_prefix import KeptPrefixes, keep
 from .layout import Layout
+from .look_ahead import LookAhead
 from .pool_load import NOTHING, PoolLoad, PoolLoader
 from .pool_order import PoolOrder
 from .room import Room
 
 _CONSIDER_EVERY_S = 0.02
+_LOOKS = 32
 _RESUMED_AGAIN_S = 0.1
 _AGAIN_S = 1.0
 # DRAM has room for all if it evicted no live session's KV for so long.
@@ -60,7 +62,9 @@ class Prefetcher:
         self._bytes_loading = 0.0
         self._failed: set[str] = set()
         self._considered_at_s = 0.0
-        self._consider_every_s = _CONSIDER_EVERY_S
+        self._look_ahead = LookAhead(deps.clock)
+        self._later_s: dict[SessionKey, float] = {}  # There was no room: look again then.
+        self.starting: Session | None = None  # Whose KV is being looked up just now.
 
     def attach(self, loader: PoolLoader) -> None:
         if self._config.enabled:
@@ -72,14 +76,13 @@ class Prefetcher:
 
     @property
     def has_wanted(self) -> bool:
-        """Whether a step is needed to begin a load."""
         return bool(self._wanted)
 
     # --- what happens ---
 
     def note_finished(self, request: Request, session: Session) -> None:
-        """A turn ended: what a prefetch for the next one needs."""
-        if self._loader is None or session.pause is None:
+        """A turn ended: what is needed to load or to store its KV without it."""
+        if session.pause is None:
             return
         prefix = keep(request, self._layout.tokens_per_hash)
         if prefix is not None:
@@ -93,11 +96,16 @@ class Prefetcher:
         """A client said something: look again after this step."""
         self._considered_at_s = 0.0
 
+    def note_promoted(self) -> None:
+        """What a load found in a tier below is in DRAM now."""
+        self._look_again()
+
     def tidy(self) -> None:
         """Forgets what belongs to sessions that ended."""
         sessions = self._controller.sessions
         for records in (self._book, self._kept):
             records.drop_ended(lambda key: sessions.get(key) is not None)
+        self._later_s.clear()
 
     def clear(self) -> None:
         """The engine dropped its caches."""
@@ -113,6 +121,10 @@ class Prefetcher:
         """
         if self._loader is None:
             return None
+        num_away = self._controller.pauses.num_away
+        return self._look_ahead.next_s(self._next_start_s, num_pauses=num_away)
+
+    def _next_start_s(self) -> float | None:
         away = (self._away_pause(*pair) for pair in self._controller.pauses.away())
         return next_start_s(pause for pause in away if pause.start_in_s > 0)
 
@@ -121,11 +133,10 @@ class Prefetcher:
     def consider(self, order: PoolOrder, *, num_waiting: int) -> None:
         """A step is over: whose KV to bring back with the next one."""
         now_s = self._deps.clock.monotonic_s()
-        if self._loader is None or now_s - self._considered_at_s < self._consider_every_s:
+        if self._loader is None or now_s - self._considered_at_s < _CONSIDER_EVERY_S:
             return
         self._considered_at_s = now_s
         away = [self._away_pause(session, pause) for session, pause in self._candidates()]
-        self._consider_every_s = max(_CONSIDER_EVERY_S, len(away) * _CONSIDER_EVERY_S / 64)
         if not away:
             return
         room_blocks = 0
@@ -160,24 +171,25 @@ class Prefetcher:
     # --- parts ---
 
     def _candidates(self) -> list[tuple[Session, Pause]]:
-        """Given-up pauses; those whose tool is done even if nobody gave them up."""
+        """Those whose tool is done, and some of those given up: of thousands the next ones."""
         pauses = self._controller.pauses
         now_s = self._deps.clock.monotonic_s()
         begun = {each.session.key for each in (*self._loading.values(), *self._wanted)}
-        done = (pair for pair in pauses.kept() if pair[1].tool_done_s is not None)
+        found = {session.key: (session, pause) for session, pause in pauses.done()}
+        found.update((session.key, (session, pause)) for session, pause in pauses.next_away(_LOOKS))
         return [
             (session, pause)
-            for session, pause in (*pauses.away(), *done)
+            for key, (session, pause) in found.items()
             if not pause.is_fetched
-            and pause.fetch_after_s <= now_s
-            and session.key not in begun
-            and self._kept.get(session.key) is not None
+            and self._later_s.get(key, 0.0) <= now_s
+            and key not in begun
+            and self._kept.get(key) is not None
         ]
 
     def _away_pause(self, session: Session, pause: Pause) -> AwayPause:
         now_s = self._deps.clock.monotonic_s()
         kv_bytes = self._deps.footprint.bytes_for(pause.context_tokens)
-        load_s = self._deps.costs.reload_s(int(kv_bytes))
+        load_s = self._deps.costs.reload_s(int(kv_bytes)) + pause.slow_s
         start_s = prefetch_start_s(pause.early_at_s - pause.started_s, load_s)
         return AwayPause(
             session=session,
@@ -204,28 +216,27 @@ class Prefetcher:
             return
         num_blocks = self._make_room(order, wanted, pause, self._layout.blocks(num_missing))
         if num_blocks <= 0:
-            self._look_later(wanted, pause)
+            self._look_later(wanted)
             return
+        self.starting = session
         load = self._loader.start(prefix, max_tokens=self._max_tokens(num_blocks, num_missing))
+        self.starting = None
         if isinstance(load, PoolLoad):
             self._note_started(wanted, load)
         elif load is NOTHING:
             pause.is_fetched = True
         else:
-            self._look_later(wanted, pause)
+            self._look_later(wanted)
 
     def _look_again(self) -> None:
         """There is room in the budget again, and blocks that others waited for are loaded."""
         self._considered_at_s = 0.0
-        pauses = self._controller.pauses
-        for _, pause in (*pauses.away(), *pauses.kept()):
-            pause.fetch_after_s = 0.0
+        self._later_s.clear()
 
-    def _look_later(self, wanted: Wanted, pause: Pause) -> None:
+    def _look_later(self, wanted: Wanted) -> None:
         """Looking for room walks over the other pauses: not at every step."""
-        is_here = wanted.trigger is Trigger.RESUME
-        later_s = _RESUMED_AGAIN_S if is_here else _AGAIN_S
-        pause.fetch_after_s = self._deps.clock.monotonic_s() + later_s
+        later_s = _RESUMED_AGAIN_S if wanted.trigger is Trigger.RESUME else _AGAIN_S
+        self._later_s[wanted.session.key] = self._deps.clock.monotonic_s() + later_s
 
     def _make_room(self, order: PoolOrder, wanted: Wanted, pause: Pause, num_blocks: int) -> int:
         """How many blocks may be taken now, up to `num_blocks`."""

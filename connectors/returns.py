@@ -17,6 +17,7 @@ from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
 
+from .below import Below
 from .control import ControlPort
 from .guard import Faults, never_raises
 from .patience import LoadPatience
@@ -32,11 +33,13 @@ class Returns:
         controller: Controller,
         deps: Deps,
         prefetcher: Prefetcher,
+        below: Below,
         faults: Faults,
         load_timeout_s: float,
     ) -> None:
         self.faults = faults
         self.prefetcher = prefetcher
+        self._below = below
         self.order: PoolOrder | None = None
         self.patience = LoadPatience(deps.clock, load_timeout_s)
         self._recorder = deps.recorder
@@ -62,7 +65,7 @@ class Returns:
     def add_replies(self, stats: OffloadingConnectorStats) -> None:
         """What is to be said to the API process goes out with these statistics."""
         if self._port.has_unsent:  # Asking costs a walk over all pauses.
-            self._port.add_to(stats, self.prefetcher.next_look_s())
+            self._port.add_to(stats, self._next_look_s())
 
     # --- prefetches ---
 
@@ -96,4 +99,9 @@ class Returns:
         """A step was processed, and the pool is in order."""
         self.prefetcher.consider(order, num_waiting=num_waiting)
         if is_idle:
-            self._port.note_idle(self.prefetcher.next_look_s())
+            self._port.note_idle(self._next_look_s())
+
+    def _next_look_s(self) -> float | None:
+        """Seconds until time alone gives something to do; None if it does not."""
+        looks = (self.prefetcher.next_look_s(), self._below.next_look_s())
+        return min((seconds for seconds in looks if seconds is not None), default=None)

@@ -18,7 +18,7 @@ from agentkv.policy import Action
 from agentkv.sessions import Session
 
 from .arrived import ArrivedTurns
-from .cache_policy import AgentKVCachePolicy
+from .exclusive import Exclusive
 from .layout import Layout
 from .pool_order import PoolOrder
 
@@ -35,15 +35,15 @@ class Room:
         deps: Deps,
         arrived: ArrivedTurns,
         requests: Mapping[str, Request],
-        *,
-        dram: AgentKVCachePolicy,
         layout: Layout,
+        exclusive: Exclusive,
     ) -> None:
         self._controller = controller
         self._recorder = deps.recorder
         self._arrived = arrived
         self._requests = requests
-        self._dram = dram
+        self._dram = exclusive.dram
+        self._exclusive = exclusive
         self._layout = layout
         self._step_blocks = layout.blocks(deps.costs.max_step_tokens)
         # What was last found: blocks wanted, and whether fewer could be readied.
@@ -115,6 +115,8 @@ class Room:
         """Gives up one victim after the other until there is enough; returns the blocks moved."""
         num_taken = 0
         for victim in victims:
+            if victim.action is not Action.RECOMPUTE:
+                self._exclusive.before_give_up(victim.session, victim.refs)
             num_moved, _ = order.give_up(victim.refs)
             self._recorder.count(metrics.GIVEN_UP_BLOCKS, victim.action.value, by=num_moved)
             if victim.action is Action.RECOMPUTE:

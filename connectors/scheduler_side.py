@@ -13,6 +13,9 @@ from typing import NamedTuple, TypeVar
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingWorkerMetadata,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
 from vllm.logger import init_logger
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -26,17 +29,22 @@ from agentkv.controller import Controller
 from agentkv.cost_model import LinkSpeed
 
 from .arrived import ArrivedTurns
-from .cache_policy import AgentKVCachePolicy
+from .below import Below
+from .damaged import DamagedBlocks
 from .dead_blocks import DeadBlocks
+from .exclusive import Exclusive
 from .guard import Faults, never_raises
 from .kept_prefix import KeptPrefixes
 from .layout import Layout
 from .pool_order import PoolOrder
+from .preemptions import Preemptions
 from .prefetcher import Prefetcher
 from .returns import Returns
 from .room import Room
 from .step_timer import StepTimer
+from .tiering import AgentKVTieringManager
 from .translate import computed_hashes, reply_id_of, scope_of, tag_of
+from .whereabouts import Whereabouts
 from .worker_side import LinkSpeeds
 
 logger = init_logger("vllm.agentkv")
@@ -60,7 +68,8 @@ class SchedulerSide:
         controller: Controller,
         deps: Deps,
         *,
-        dram: AgentKVCachePolicy,
+        manager: AgentKVTieringManager,
+        whereabouts: Whereabouts,
         drop_from_dram: Callable[[OffloadKey], bool],
         layout: Layout,
         arrived: ArrivedTurns,
@@ -68,9 +77,9 @@ class SchedulerSide:
         max_kept_tokens: int,
     ) -> None:
         self.controller = controller
-        self._dram = dram
-        self._drop_from_dram = drop_from_dram
-        self._layout = layout
+        self._dram = dram = manager.dram
+        self.whereabouts = whereabouts
+        self.layout = layout
         self._arrived = arrived
         self._costs = deps.costs
         self._footprint = deps.footprint
@@ -80,22 +89,29 @@ class SchedulerSide:
         self._timer = StepTimer()
         self._requests: dict[str, Request] = {}
         self._hits: dict[str, _Hit] = {}
-        # Loads under way: when the turn got its blocks, and how many tokens they are for.
+        # When a turn with a load under way got its blocks, and how many tokens it is for.
         self._loads: dict[str, tuple[float, int]] = {}
-        self._num_preemptions: dict[str, int] = {}
+        self._preemptions = Preemptions()
         self._dead = DeadBlocks(dram, layout)
-        self._room = Room(controller, deps, arrived, self._requests, dram=dram, layout=layout)
-        self.faults = Faults(deps.recorder)
         kept = KeptPrefixes(max_kept_tokens)
+        self.faults = Faults(deps.recorder)
+        is_on = config.dram.exclusive
+        self.exclusive = Exclusive(controller, deps, manager, layout, kept, self.faults, is_on)
+        self._room = Room(controller, deps, arrived, self._requests, layout, self.exclusive)
         prefetcher = Prefetcher(controller, deps, self._room, config.prefetch, layout, kept)
-        self.returns = Returns(controller, deps, prefetcher, self.faults, config.load_timeout_s)
-        self._damaged: set[OffloadKey] = set()
-        self._tidied_at_s = self._clock.monotonic_s()
+        self.below = Below(controller, deps, manager, layout, config, prefetcher, self.faults)
+        self.returns = Returns(
+            controller, deps, prefetcher, self.below, self.faults, config.load_timeout_s
+        )
+        self._damaged = DamagedBlocks(dram, drop_from_dram)
+        self._tidied_at_s = deps.clock.monotonic_s()
         dram.before_evict = self.before_dram_evicts
         dram.after_evict = self.after_dram_evicted
 
-    def attach_pool(self, pool: BlockPool) -> None:
-        self._order = self.returns.order = PoolOrder(pool, self._layout.groups)
+    def attach_pool(self, pool: BlockPool, offloading: OffloadingConnectorScheduler) -> None:
+        self._order = PoolOrder(pool, self.layout.groups)
+        self.returns.order = self.whereabouts.order = self._order
+        self.exclusive.attach(offloading, self._order)
 
     # --- what vLLM does ---
 
@@ -125,9 +141,10 @@ class SchedulerSide:
             self._room.protect(self._order)
 
     @never_raises
-    def before_dram_evicts(self) -> None:
+    def before_dram_evicts(self, num_chunks: int) -> None:
         """The DRAM tier is about to choose what to evict."""
         self._arrived.protect_in_dram()
+        self.exclusive.make_room(num_chunks)
 
     @never_raises
     def after_dram_evicted(self, keys: Iterable[OffloadKey]) -> None:
@@ -174,31 +191,30 @@ class SchedulerSide:
         self._arrived.remove(request_id)
         self._hits.pop(request_id, None)
         self._loads.pop(request_id, None)
-        self._num_preemptions.pop(request_id, None)
+        self._preemptions.forget(request_id)
         self.returns.patience.forget(request_id)
         turn = self.controller.sessions.turn(request_id)
+        self.below.note_finished(request)
         self.controller.turn_finished(
             request_id,
-            hashes=computed_hashes(request, self._layout.tokens_per_hash),
+            hashes=computed_hashes(request, self.layout.tokens_per_hash),
             num_tokens=request.num_tokens,
         )
         if turn is not None:
             self.returns.prefetcher.note_finished(request, turn.session)
-        self._arrived.note_freed(self._layout.blocks(request.num_computed_tokens))
+        self._arrived.note_freed(self.layout.blocks(request.num_computed_tokens))
         self._dead.note_freed()
         self._room.note_change()
 
     @never_raises
     def on_scheduled(self, output: SchedulerOutput) -> None:
         """A step was put together."""
-        preempted = [
-            self._requests[i] for i in output.preempted_req_ids or () if i in self._requests
-        ]
-        for request in preempted:
-            self._num_preemptions[request.request_id] = request.num_preemptions
+        ids = output.preempted_req_ids or ()
+        preempted = [self._requests[i] for i in ids if i in self._requests]
+        self._preemptions.note(preempted)
         self._timer.scheduled(output, self._clock.monotonic_s())
         self._dead.remind_dram()
-        num_freed = self._layout.windowed_blocks(output.total_num_scheduled_tokens)
+        num_freed = self.layout.windowed_blocks(output.total_num_scheduled_tokens)
         if num_freed:
             self._arrived.note_freed(num_freed)
         for request in preempted:
@@ -215,9 +231,7 @@ class SchedulerSide:
             self._costs.prefill.observe(
                 new_tokens=sample.new_tokens, pairs=sample.pairs, seconds=sample.seconds
             )
-        if self._damaged:
-            # A block that another load still reads is dropped after it.
-            self._damaged = {key for key in self._damaged if not self._drop_from_dram(key)}
+        self._damaged.drop()
         if self._order is None:
             return
         if now_s - self._tidied_at_s >= _TIDY_EVERY_S:
@@ -225,8 +239,11 @@ class SchedulerSide:
             self.controller.settle_evicted()
             self.controller.tidy()
             self.returns.prefetcher.tidy()
+            self.below.tidy()
+            self.on_refused(self.below.take_damaged_chunks() or ())
             self._room.record(self._order)
         self._discard_dead(self._order)
+        self.below.after_step()
         self._room.after_step(self._order)
         self.returns.after_step(
             self._order, num_waiting=len(self._arrived), is_idle=not self._requests
@@ -240,17 +257,14 @@ class SchedulerSide:
     @never_raises
     def on_transfers(self, meta: OffloadingWorkerMetadata) -> None:
         """Copies finished: keep the link speeds current."""
-        load, store = meta.transfer_stats.load, meta.transfer_stats.store
-        self._costs.load_link.observe(load.bytes, load.time)
-        self._costs.store_link.observe(store.bytes, store.time)
+        stats, costs = meta.transfer_stats, self._costs
+        costs.load_link.observe(stats.load.bytes, stats.load.time)
+        costs.store_link.observe(stats.store.bytes, stats.store.time)
 
     @never_raises
     def on_refused(self, chunk_ids: Sequence[int]) -> None:
         """Loads from these DRAM chunks were refused: no later look-up may find them."""
-        for chunk_id in chunk_ids:
-            key = self._dram.key_of_chunk(chunk_id)
-            if key is not None:
-                self._damaged.add(key)
+        self._damaged.note(chunk_ids)
 
     # --- what the connector asks ---
 
@@ -261,16 +275,8 @@ class SchedulerSide:
 
     @never_raises
     def is_preemption_new(self, request: Request) -> bool:
-        """Whether a request was preempted after the last step was put together.
-
-        Only `reset_prefix_cache(reset_running_requests=True)` does that. vLLM would admit the
-        request again within the same step, and its offloading fails an assertion when that finds
-        something to load (`build_connector_meta` takes every job of a preempted request for a
-        store). Such a request has to wait for one step.
-        """
-        if request.request_id not in self._requests:
-            return False
-        return bool(request.num_preemptions > self._num_preemptions.get(request.request_id, 0))
+        """See `Preemptions.is_new`."""
+        return request.request_id in self._requests and self._preemptions.is_new(request)
 
     @never_raises
     def is_short_hit(self, num_tokens: int) -> bool:
@@ -281,9 +287,9 @@ class SchedulerSide:
     def on_reset(self) -> None:
         """vLLM dropped its caches and the DRAM tier."""
         self.controller.clear()
-        self.returns.prefetcher.clear()
-        self._dead.clear()
-        self._damaged.clear()
+        cleared = (self.returns.prefetcher, self.below, self._dead, self.exclusive, self._damaged)
+        for part in cleared:
+            part.clear()
         self._arrived.restore()
         if self._order is not None:
             self._order.clear()
@@ -297,7 +303,9 @@ class SchedulerSide:
 
     def _discard_dead(self, order: PoolOrder) -> None:
         sessions = self.controller.sessions
-        died = self.controller.sessions.take_dead()
+        died = sessions.take_dead()
+        self.below.forget([ref for ref in died if ref[1] not in sessions.tree])
+        died += sessions.take_lapsed()
         num_moved, dead = self._dead.discard(order, died, sessions.tree)
         self._recorder.count(metrics.GIVEN_UP_BLOCKS, "dead", by=num_moved)
         if dead:

@@ -22,8 +22,10 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from agentkv.config import config_from_extra
 from agentkv.errors import ConfigError
 
+from .chunk_sums import ChunkSums
 from .cpu_worker import CpuCopyWorker
 from .metrics import metric_definitions
+from .tiering import AgentKVTieringManager
 
 logger = init_logger("vllm.agentkv")
 
@@ -44,6 +46,7 @@ class AgentKVSpec(TieringOffloadingSpec):
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
         self._cpu_worker: CpuCopyWorker | None = None
+        self._tiering: AgentKVTieringManager | None = None
         self.agentkv_config = config_from_extra(self.extra_config)
         if self.num_chunks < 1:
             raise ConfigError(
@@ -52,11 +55,16 @@ class AgentKVSpec(TieringOffloadingSpec):
             )
 
     def get_manager(self) -> OffloadingManager:
-        is_first = self._manager is None
-        manager = super().get_manager()
-        if is_first:
+        if self._tiering is not None:
+            return self._tiering
+        primary = super().get_manager().primary_tier
+        sums = self._open_sums() if current_platform.is_cpu() else None
+        if not self._scheduler_mmap._creator:
             _take_name_away(self._scheduler_mmap)
-        return manager
+            if sums is not None:
+                sums.take_name_away()
+        self._manager = self._tiering = AgentKVTieringManager(primary, self, sums)
+        return self._tiering
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if not current_platform.is_cpu():
@@ -80,12 +88,23 @@ class AgentKVSpec(TieringOffloadingSpec):
             kv_bytes_per_chunk=self.kv_bytes_per_chunk,
             cpu_page_size=self.cpu_page_size_per_worker,
         )
+        sums = self._open_sums()
         return CpuCopyWorker(
             kv_caches,
             blocks_per_chunk=self.blocks_per_chunk,
             make_dram_view=region.create_next_worker_view,
             num_threads=self.agentkv_config.copy_threads,
-            release=functools.partial(_release, region),
+            sums=sums,
+            rank=rank,
+            release=functools.partial(_release, region, sums),
+        )
+
+    def _open_sums(self) -> ChunkSums:
+        return ChunkSums(
+            num_workers=1 if self.replicated_layout else self.config.parallel.world_size,
+            num_chunks=self.num_chunks,
+            page_bytes=self.cpu_page_size_per_worker,
+            path=f"/dev/shm/agentkv_sums_{self._engine_id}.mmap",
         )
 
 
@@ -96,11 +115,11 @@ def _take_name_away(region: SharedOffloadRegion) -> None:
     file there, nobody will open it again. Without a name the memory goes back when the last process
     ends, however it ends; with one, a killed server leaves it behind for good.
     """
-    if not region._creator:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(region.mmap_path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(region.mmap_path)
 
 
-def _release(region: SharedOffloadRegion) -> None:
+def _release(region: SharedOffloadRegion, sums: ChunkSums) -> None:
+    sums.close()
     region._creator = region._creator and os.path.exists(region.mmap_path)
     region.cleanup()

@@ -33,6 +33,8 @@ def apply() -> str | None:
     """Register the name unless it is taken; returns what does not fit, or None."""
     if problems := find_problems(SYMBOLS):
         return problems[0]
-    if CONNECTOR_NAME not in KVConnectorFactory._registry:
-        KVConnectorFactory.register_connector(CONNECTOR_NAME, CONNECTOR_MODULE, CONNECTOR_CLASS)
+    # By its class too: a MultiConnector looks up by that whose statistics it has.
+    for name in (CONNECTOR_NAME, CONNECTOR_CLASS):
+        if name not in KVConnectorFactory._registry:
+            KVConnectorFactory.register_connector(name, CONNECTOR_MODULE, CONNECTOR_CLASS)
     return None

@@ -22,7 +22,7 @@ from agentkv.config_values import AUTO, format_size
 from agentkv.symbols import Symbol, find_problems
 
 from . import endpoint_plugins, problems, vllm_settings
-from .connector_name import is_ours
+from .multi_connector import our_extra, our_part, with_our_extra
 
 SYMBOLS = (
     Symbol("vllm.engine.arg_utils:EngineArgs.create_engine_config", ("self",)),
@@ -77,18 +77,7 @@ def apply() -> str | None:
 
 def is_selected(transfer: object) -> bool:
     """Whether a KV transfer config asks for agentkv, alone or inside a MultiConnector."""
-    if is_ours(_field(transfer, "kv_connector")):
-        return True
-    extra = _field(transfer, "kv_connector_extra_config")
-    children = extra.get("connectors") if isinstance(extra, Mapping) else None
-    if not isinstance(children, list):
-        return False
-    return any(is_ours(_field(child, "kv_connector")) for child in children)
-
-
-def _field(transfer: object, name: str) -> Any:
-    """A field of the config, which vLLM takes as an object or as a mapping."""
-    return transfer.get(name) if isinstance(transfer, Mapping) else getattr(transfer, name, None)
+    return our_part(transfer) is not None
 
 
 def settle(engine_args: EngineArgs) -> bool:
@@ -106,7 +95,7 @@ def settle(engine_args: EngineArgs) -> bool:
     vllm_settings.refuse(engine_args, transfer)
     vllm_settings.give_cores_to_compute(engine_args)
     endpoint_plugins.let_through()
-    user_extra = transfer.kv_connector_extra_config
+    user_extra = our_extra(transfer)
     is_auto = config_from_extra(user_extra).dram.size_bytes == AUTO
     extra = resolve_extra_config(
         user_extra,
@@ -114,7 +103,7 @@ def settle(engine_args: EngineArgs) -> bool:
     )
     engine_args.kv_transfer_config = dataclasses.replace(
         transfer,
-        kv_connector_extra_config=extra,
+        kv_connector_extra_config=with_our_extra(transfer, extra),
         kv_load_failure_policy="recompute",  # vLLM's default fails the request instead.
     )
     return not is_resolved(user_extra)
@@ -122,7 +111,7 @@ def settle(engine_args: EngineArgs) -> bool:
 
 def _state(engine_args: EngineArgs) -> None:
     """Log what will be done, and which of vLLM's settings stand against it."""
-    extra = engine_args.kv_transfer_config.kv_connector_extra_config
+    extra = our_extra(engine_args.kv_transfer_config)
     config = config_from_extra(extra)
     size_bytes = extra["cpu_bytes_to_use"]
     logger.info(

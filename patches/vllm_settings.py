@@ -17,7 +17,7 @@ from vllm.platforms import current_platform
 from agentkv import capacity
 from agentkv.errors import ConfigError
 
-from .connector_name import is_ours
+from . import multi_connector
 
 GIB = 1 << 30
 RESERVED_CORES = "VLLM_CPU_NUM_OF_RESERVED_CPU"
@@ -25,15 +25,10 @@ RESERVED_CORES = "VLLM_CPU_NUM_OF_RESERVED_CPU"
 
 def refuse(engine_args: EngineArgs, transfer: Any) -> None:
     """Raise ConfigError for settings under which agentkv cannot work."""
-    if not is_ours(transfer.kv_connector):
-        raise ConfigError(
-            f"kv_connector: agentkv cannot be a part of {transfer.kv_connector}; "
-            'use "kv_connector": "agentkv" alone'
-        )
-    if transfer.kv_role != "kv_both":
-        raise ConfigError(
-            f'kv_role: agentkv needs "kv_both", is "{transfer.kv_role}": it stores and loads'
-        )
+    multi_connector.refuse(transfer)
+    role = multi_connector.field_of(multi_connector.our_part(transfer), "kv_role")
+    if role != "kv_both":
+        raise ConfigError(f'kv_role: agentkv needs "kv_both", is "{role}": it stores and loads')
     if engine_args.kv_offloading_size is not None:
         raise ConfigError(
             "--kv-offloading-size: replaces agentkv by vLLM's own offloading; "

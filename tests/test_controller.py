@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentkv import metrics
-from agentkv.appraisal import Deps
+from agentkv.appraisal import Deps, Location
 from agentkv.clock import ManualClock
 from agentkv.config import parse_config
 from agentkv.controller import Controller
@@ -48,13 +48,13 @@ class World:
             ledger=self.ledger,
             recorder=self.recorder,
             clock=self.clock,
-            count_missing=self._count_missing,
+            locate=self._locate,
         )
         self.controller = Controller(parsed, deps, tokens_per_hash=BLOCK, pool_blocks=POOL_BLOCKS)
         self._num_requests = 0
 
-    def _count_missing(self, refs: Sequence[BlockRef]) -> int:
-        return min(self.missing, len(refs))
+    def _locate(self, refs: Sequence[BlockRef]) -> Location:
+        return Location(min(self.missing, len(refs)))
 
     def turn(
         self,
@@ -239,13 +239,13 @@ def test_holds_never_claim_more_than_their_share_of_the_pool() -> None:
     assert actions == ["hold", "hold", "swap", "swap"]
 
 
-def test_an_abandoned_session_ends_and_its_blocks_are_dead() -> None:
+def test_an_abandoned_session_ends_and_its_blocks_have_lapsed() -> None:
     world = World(sessions={"abandon_after_s": 100})
     world.turn("a", range(5))
     world.clock.advance(101)
     world.controller.tidy()
     assert world.records("end")[0]["session_id"] == "a"
-    assert len(world.controller.sessions.take_dead()) == 5
+    assert len(world.controller.sessions.take_lapsed()) == 5
     assert world.victims() == []
 
 

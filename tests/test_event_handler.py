@@ -233,7 +233,7 @@ def test_a_heartbeat_after_the_session_was_abandoned_revives_nothing() -> None:
     world.turn("a", range(5))
     world.clock.advance(101)
     world.controller.tidy()
-    assert len(world.controller.sessions.take_dead()) == 5
+    assert len(world.controller.sessions.take_lapsed()) == 5
     assert world.say("heartbeat").status is Status.UNKNOWN
     assert world.session() is None and not world.controller.pauses.kept()
 

@@ -27,6 +27,7 @@ def test_a_paused_session_is_described_without_its_command() -> None:
     world.clock.advance(4)
     world.say("heartbeat")
     world.clock.advance(2)
+    world.controller.tokens_by_tier = lambda refs: {"gpu": 16 * len(refs), "ssd": 96}
     [session] = told(world, session_id="a")
     pause = session.pop("pause")
     assert session == {
@@ -36,6 +37,7 @@ def test_a_paused_session_is_described_without_its_command() -> None:
         "context_tokens": 161,
         "is_inferred": False,
         "idle_s": 2.0,
+        "kv_tokens": {"gpu": 160, "ssd": 96},
     }
     assert isinstance(pause, dict) and "s3cret" not in json.dumps(pause)
     assert pause["tool"] == "bash" and pause["since_s"] == 6.0

@@ -64,6 +64,10 @@ ClientOption = Annotated[
         help="How the agents speak to the server: plain, header, tags or sdk.", metavar="KIND"
     ),
 ]
+TiersOption = Annotated[
+    str,
+    typer.Option(help="Where KV may go: dram, or dram,ssd,redis (starts a Redis).", metavar="LIST"),
+]
 
 
 def demo(
@@ -76,6 +80,7 @@ def demo(
     keep_logs: KeepLogsOption = None,
     quick: QuickOption = False,
     client: ClientOption = "tags",
+    tiers: TiersOption = "dram",
 ) -> None:
     """Play agent sessions on two small vLLM servers, with and without agentkv, and compare."""
     _check_installed()
@@ -86,10 +91,14 @@ def demo(
 
     from agentkv.demo.agents import ClientKind
     from agentkv.demo.run import DemoSettings, run_demo
+    from agentkv.demo.tiers import SMALL_DRAM_BYTES, parse_tiers
 
     if client not in (kinds := [kind.value for kind in ClientKind]):
         raise ConfigError(f"--client {client}: unknown; choose one of {', '.join(kinds)}")
+    chosen = parse_tiers(tiers)
     settings = DemoSettings(
+        tiers=chosen,
+        dram_bytes=SMALL_DRAM_BYTES if len(chosen) > 1 else DemoSettings().dram_bytes,
         seed=seed,
         num_sessions=min(sessions, QUICK_SESSIONS) if quick else sessions,
         ratio_rounds=QUICK_ROUNDS if quick else DemoSettings().ratio_rounds,

@@ -1,8 +1,8 @@
 """The `agentkv` command: its subcommands and how errors end it.
 
-What: `serve`, `demo` and `version`.
+What: `serve`, `demo`, `bench`, `store` and `version`.
 Why: a wrong setting is one line on stderr and exit status 2, never a stack trace.
-Where: the `agentkv` script starts here; `serve` and `demo` live in files of their own.
+Where: the `agentkv` script starts here; all but `version` live in files of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ USAGE_ERROR = 2
 
 def build_app() -> typer.Typer:
     """The command with all subcommands."""
-    from agentkv.cli.demo import demo  # Not needed by `serve`, which replaces this process.
+    # Not needed by `serve`, which replaces this process.
+    from agentkv.cli import bench, store
+    from agentkv.cli.demo import demo
 
     app = typer.Typer(
         name="agentkv",
@@ -35,6 +37,8 @@ def build_app() -> typer.Typer:
     # Options that we do not know are vLLM's.
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
     app.command()(demo)
+    app.add_typer(bench.app, name="bench")
+    app.add_typer(store.app, name="store")
     app.command()(version)
     return app
 

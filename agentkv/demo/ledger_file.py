@@ -5,8 +5,8 @@ Read while the replay runs (for the screen) and once more at its end (for table 
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class LedgerDecision:
 class LedgerResume:
     """What the next turn of the session found; token counts as the engine saw them.
 
-    `request_id` is the engine's: it begins with the id in the reply.
+    `request_id` is the engine's: it begins with the id in the reply. `demoted_blocks` were written
+    to these tiers below DRAM in the pause, `promoted_tokens` came up from them for this turn.
     """
 
     at_s: float
@@ -38,6 +39,8 @@ class LedgerResume:
     recomputed_tokens: int
     regret_s: float | None
     request_id: str = ""
+    demoted_blocks: Mapping[str, int] = field(default_factory=dict)
+    promoted_tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +130,6 @@ def _resume(record: dict[str, Any]) -> LedgerResume:
         recomputed_tokens=record["recomputed_tokens"],
         regret_s=record.get("regret_s"),
         request_id=record.get("request_id", ""),
+        demoted_blocks=record.get("demoted_blocks", {}),
+        promoted_tokens=record.get("promoted_tokens", {}),
     )

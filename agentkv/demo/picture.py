@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv.demo.ledger_file import LedgerPause
+from agentkv.demo.ledger_file import LedgerPause, LedgerResume
 from agentkv.demo.replay import PlayedTurn, Replay
 from agentkv.demo.rows import PauseRow
 from agentkv.demo.summary import ACTIONS, Ratio
@@ -20,7 +20,14 @@ from agentkv.demo.workload import PlannedTurn, Workload
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = {"hold": "#009E73", "swap": "#56B4E9", "recompute": "#E69F00", None: "#DDDDDD"}
 QUEUED, RUNNING, STOCK, PLUGIN = "#C9C9C9", "#222222", "#9A9A9A", "#0072B2"
-TIER_MARKS = {"gpu": "#009E73", "dram": "#0072B2", "mixed": "#0072B2", "none": "#D55E00"}
+TIER_MARKS = {
+    "gpu": "#009E73",
+    "dram": "#0072B2",
+    "mixed": "#0072B2",
+    "ssd": "#CC79A7",
+    "redis": "#882255",
+    "none": "#D55E00",
+}
 LABEL_MIN_SHARE = 0.03
 LETTERS_PER_WIDTH = 190
 LANE_HEIGHT = 0.62
@@ -94,7 +101,7 @@ def _draw_lanes(
                 _bar(axes, lane, part, COLOURS[part.kind])
             _label(axes, lane, session.turns[before.turn], before, after, plugin.duration_s)
             if pause is not None and pause.resume is not None:
-                mark = TIER_MARKS[pause.resume.tier]
+                mark = TIER_MARKS[source_of(pause.resume)]
                 axes.plot(after.start_s, lane - 0.42, "v", color=mark, ms=4.5, clip_on=False)
     axes.set_yticks(range(len(workload.sessions)), [s.session_id for s in workload.sessions])
     axes.set_ylim(len(workload.sessions) - 0.4, -0.8)
@@ -103,7 +110,8 @@ def _draw_lanes(
     axes.set_title("Sessions with agentkv", loc="left")
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    _lane_legend(axes)
+    resumes = [pause.resume for pause in pauses.values() if pause.resume is not None]
+    _lane_legend(axes, any_slow=any(resume.promoted_tokens for resume in resumes))
 
 
 def _label(
@@ -134,7 +142,12 @@ def _bar(axes: Any, lane: int, part: Segment, colour: str) -> None:
     )
 
 
-def _lane_legend(axes: Any) -> None:
+def source_of(resume: LedgerResume) -> str:
+    """The slowest tier that the KV of a resume came from."""
+    return next(reversed([*resume.promoted_tokens]), resume.tier)
+
+
+def _lane_legend(axes: Any, *, any_slow: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -144,13 +157,15 @@ def _lane_legend(axes: Any) -> None:
     ]
     handles += [Patch(color=COLOURS[action], label=f"tool runs: {action}") for action in ACTIONS]
     marks = {"gpu": "resumed from the pool", "dram": "from DRAM", "none": "prefilled again"}
+    if any_slow:
+        marks |= {"ssd": "from SSD", "redis": "from Redis"}
     handles += [
         Line2D([], [], marker="v", ls="", color=TIER_MARKS[tier], label=label, ms=6)
         for tier, label in marks.items()
     ]
     axes.legend(
         handles=handles,
-        ncols=8,
+        ncols=len(handles),
         fontsize=8,
         frameon=False,
         loc="lower right",

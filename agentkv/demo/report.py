@@ -146,6 +146,7 @@ def summary_table(summary: Mapping[str, Any], ratios: Mapping[str, Ratio]) -> Ta
         if outcome in OUTCOMES and count
     )
     table.add_row("what became of prefetches", outcomes or "none was started", "")
+    _add_tier_rows(table, summary["tiers"])
     table.add_section()
     for name, each in ratios.items():
         table.add_row(*_ratio_cells(name, each))
@@ -154,6 +155,19 @@ def summary_table(summary: Mapping[str, Any], ratios: Mapping[str, Ratio]) -> Ta
     verdict = "[green]0[/]" if wrong == 0 else f"[bold red]{wrong}[/]"
     table.add_row(f"turns whose tokens differ, of {summary['turns_compared']}", verdict, "")
     return table
+
+
+def _add_tier_rows(table: Table, tiers: Mapping[str, Any]) -> None:
+    """Only where KV went below DRAM."""
+    if not any(tiers["parked"].values()) and not any(tiers["tokens_brought_up"].values()):
+        return
+    parked = ", ".join(f"{count} in {name}" for name, count in tiers["parked"].items())
+    table.add_row("pauses with KV written below DRAM", parked, "")
+    for name, count in tiers["resumed_from"].items():
+        if count:
+            what = {"none": "computed again", "gpu": "KV in the pool"}.get(name, f"KV from {name}")
+            median = _ms(tiers["ttft_p50_s"].get(name))
+            table.add_row(f"  resumes with {what}", f"{count}, p50 {median}", "")
 
 
 def _ratio_cells(name: str, each: Ratio) -> tuple[str, str, str]:

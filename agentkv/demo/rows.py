@@ -5,7 +5,7 @@ found cached, by the same rule; the ledger adds what only the plugin knows (deci
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentkv.demo.ledger_file import LedgerPause
 from agentkv.demo.replay import PlayedTurn, Replay
@@ -38,6 +38,8 @@ class PauseRow:
     break_even_s: float | None = None
     gpu_hit_tokens: int | None = None
     dram_hit_tokens: int | None = None
+    demoted_blocks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    promoted_tokens: Mapping[str, int] = field(default_factory=dict, hash=False)
     num_decisions: int = 0
     regret_s: float | None = None
 
@@ -142,6 +144,8 @@ def _with_ledger(row: PauseRow, pause: LedgerPause) -> PauseRow:
         break_even_s=pause.decisions[-1].break_even_s,
         gpu_hit_tokens=resume.gpu_hit_tokens if resume else None,
         dram_hit_tokens=resume.dram_hit_tokens if resume else None,
+        demoted_blocks=resume.demoted_blocks if resume else {},
+        promoted_tokens=resume.promoted_tokens if resume else {},
         num_decisions=len(pause.decisions),
         regret_s=resume.regret_s if resume else None,
     )

@@ -44,6 +44,7 @@ from agentkv.demo.rows import PauseRow, named_pauses, pause_rows
 from agentkv.demo.servers import Server, ServerError, ServerSpec, running, wait_ready
 from agentkv.demo.summary import Ratio, ratio, summarize
 from agentkv.demo.text import FillText, recorded_sessions, training_texts
+from agentkv.demo.tiers import redis_server, tier_config
 from agentkv.demo.trace import trace_workload
 from agentkv.demo.waits import shipped_waits
 from agentkv.demo.workload import (
@@ -78,6 +79,7 @@ class DemoSettings:
     max_model_len: int = 8_192
     ratio_rounds: int = 10
     client_kind: ClientKind = ClientKind.TAGS
+    tiers: tuple[str, ...] = ("dram",)
 
     @property
     def pool_blocks(self) -> int:
@@ -117,7 +119,10 @@ def run_demo(
         workload = _workload(settings, tokenizer, fill)
         _print_workload(console, settings, workload, shape)
         ledger = LedgerFile(folder / "ledger.jsonl")
-        with running(_specs(settings, folder), folder) as servers:
+        with (
+            redis_server(settings.tiers, folder) as redis_url,
+            running(_specs(settings, folder, redis_url), folder) as servers,
+        ):
             start_s = _wait_ready(servers, console)
             with _failures_name_the_server(servers):
                 ratios = _measure_ratios(settings, fill, servers, ledger, console)
@@ -141,7 +146,9 @@ def run_demo(
     )
 
 
-def plugin_config(settings: DemoSettings, ledger: Path) -> dict[str, Any]:
+def plugin_config(
+    settings: DemoSettings, folder: Path, redis_url: str | None = None
+) -> dict[str, Any]:
     """vLLM's `--kv-transfer-config` for the server with agentkv."""
     return {
         "kv_connector": "agentkv",
@@ -149,7 +156,8 @@ def plugin_config(settings: DemoSettings, ledger: Path) -> dict[str, Any]:
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {
             "dram": {"size_bytes": settings.dram_bytes},
-            "ledger": {"path": str(ledger)},
+            "ledger": {"path": str(folder / "ledger.jsonl")},
+            **tier_config(settings.tiers, folder, redis_url),
         },
     }
 
@@ -208,8 +216,8 @@ def _print_workload(
     )
 
 
-def _specs(settings: DemoSettings, folder: Path) -> list[ServerSpec]:
-    transfer = {PLUGIN: plugin_config(settings, folder / "ledger.jsonl"), STOCK: None}
+def _specs(settings: DemoSettings, folder: Path, redis_url: str | None) -> list[ServerSpec]:
+    transfer = {PLUGIN: plugin_config(settings, folder, redis_url), STOCK: None}
     return [
         ServerSpec(
             name=name,

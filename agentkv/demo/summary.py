@@ -14,6 +14,7 @@ import numpy as np
 from agentkv.demo.ratios import RatioSample
 from agentkv.demo.replay import Replay
 from agentkv.demo.rows import PauseRow, mismatched_turns
+from agentkv.demo.tiers import tier_summary
 
 ACTIONS = ("hold", "swap", "recompute")
 
@@ -101,6 +102,7 @@ def summarize(
         "actions": {action: actions[action] for action in ACTIONS},
         "pauses_without_ledger_entry": actions[None],
         "resumes_by_tier": dict(sorted(tiers.items())),
+        "tiers": tier_summary(rows),
         "tokens_recomputed": sum(row.recomputed_tokens for row in rows),
         "tokens_recomputed_stock": sum(row.recomputed_stock_tokens for row in rows),
         "tokens_reused": sum(row.reused_tokens for row in rows),

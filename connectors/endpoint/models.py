@@ -55,6 +55,7 @@ class Pause(_FromEngine):
     action: str | None = Field(None, description="hold, swap or recompute.")
     reason: str | None = Field(None, description="Why, in the words of the ledger.")
     is_given_up: bool | None = Field(None, description="Its KV in the GPU pool was given up.")
+    parked_in: str | None = Field(None, description="The tier below DRAM that has all its KV.")
 
 
 class Session(_FromEngine):
@@ -69,6 +70,11 @@ class Session(_FromEngine):
     )
     idle_s: float | None = Field(None, description="Since its last turn or event.")
     pause: Pause | None = None
+    kv_tokens: dict[str, int] | None = Field(
+        None,
+        description="Tokens whose KV each tier has: gpu, dram, ssd, redis; some may be in several. "
+        "Only where one session is asked for.",
+    )
 
 
 class Sessions(BaseModel):

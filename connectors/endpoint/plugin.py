@@ -75,7 +75,8 @@ def _is_in_use(engine_client: Any) -> bool:
     if engine_client is None:
         return False
     transfer = engine_client.vllm_config.kv_transfer_config
-    return transfer is not None and transfer.kv_connector in CONNECTORS
+    # Also as a part of a MultiConnector.
+    return transfer is not None and any(transfer.has_connector(name) for name in CONNECTORS)
 
 
 def _engines_of(parallel: Any) -> Engines:

@@ -157,9 +157,10 @@ def test_a_pause_that_cannot_be_brought_back_asks_for_no_tick(make_rig: RigFacto
     rig = make_rig(pool_blocks=40, dram_blocks=200)
     _away(rig)
     [session] = [s for s in rig.controller.sessions if s.key.name == "away"]
+    rig.drop_gpu_cache()
     for chunk in list(rig.dram.chunks):
         if rig.dram.get(chunk).ref_cnt == 0:
-            rig.side._drop_from_dram(chunk)
+            rig.side._damaged._drop(chunk)
     rig.clock.advance(2000.0)
     ticks = []
     for _ in range(5):

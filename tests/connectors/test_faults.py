@@ -14,8 +14,10 @@ from agentkv.connectors.arrived import ArrivedTurns
 from agentkv.connectors.cache_policy import AgentKVCachePolicy
 from agentkv.connectors.control import ControlPort
 from agentkv.connectors.dead_blocks import DeadBlocks
+from agentkv.connectors.exclusive import Exclusive
 from agentkv.connectors.pool_load import PoolLoader
 from agentkv.connectors.pool_order import PoolOrder
+from agentkv.connectors.pool_store import PoolStore
 from agentkv.connectors.prefetcher import Prefetcher
 from agentkv.connectors.step_timer import StepTimer
 from agentkv.controller import Controller
@@ -47,6 +49,10 @@ FAULTS = [
     (ArrivedTurns, "renew"),
     (ArrivedTurns, "protect_in_dram"),
     (AgentKVCachePolicy, "protect"),
+    (AgentKVCachePolicy, "make_needed"),
+    (Exclusive, "_held_sessions"),
+    (PoolStore, "want"),
+    (PoolStore, "added_to"),
     (AgentKVCachePolicy, "key_of_chunk"),
     (DeadBlocks, "remind_dram"),
     (PoolOrder, "cached_depth"),
@@ -83,7 +89,7 @@ def test_a_fault_anywhere_is_survived(
     make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """Turns, pressure, loads, a damaged block, an end, resets: all with one part broken."""
-    rig = make_rig(pool_blocks=30, dram_blocks=36, max_num_seqs=2)
+    rig = make_rig(pool_blocks=30, dram_blocks=26, max_num_seqs=2)
     rig.is_spoilt = True  # the fault counter itself
     agents = [Agent(rig, f"agent{i}", i + 1, 5.5) for i in range(4)]
     for agent in agents[:2]:

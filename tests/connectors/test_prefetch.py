@@ -113,7 +113,7 @@ def test_a_prediction_displaces_nobody_while_dram_evicts_kv_of_live_sessions(
     for name in ("other50", "other51"):
         signal(rig, "pause", name, tool="bash", expected_wait_s=5000.0)
     rig.clock.advance(29.0)
-    a_block_of_theirs = rig.side._layout.keys([_first_block(rig, "other50")])
+    a_block_of_theirs = rig.side.layout.keys([_first_block(rig, "other50")])
     rig.side.after_dram_evicted(a_block_of_theirs)
     tell(rig)
     rig.settle()
@@ -227,7 +227,7 @@ def test_a_damaged_block_that_is_believed_shows(
     rig = make_rig(pool_blocks=40, dram_blocks=200)
     agent = pushed_out(rig)
     rig.copies.copies._dram[1][:, 77] ^= 1
-    monkeypatch.setattr(host_copies, "_checksum", lambda row: 1)
+    monkeypatch.setattr(host_copies, "checksum", lambda row: 1)
     rig.copies.copies._sums[:] = 1  # every checksum is right
     rig.is_spoilt = True
     signal(rig, "resume", "waiting")

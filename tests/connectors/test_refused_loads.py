@@ -98,7 +98,7 @@ def test_a_damaged_block_that_another_load_reads_is_dropped_after_it(
     rig.run("first", tokens)
     rig.drop_gpu_cache()
     rig.flip_dram_byte(tokens, 2)
-    key = rig.side._layout.keys([(3, rig.hashes(tokens)[2])])[0]
+    key = rig.side.layout.keys([(3, rig.hashes(tokens)[2])])[0]
     context = ReqContext(req_id="reader")
     rig.add("second", [*tokens, 1], max_tokens=30)
     rig.primary.prepare_load([key], context)
@@ -132,7 +132,7 @@ def test_without_the_checksum_the_canary_finds_the_flipped_byte(
     rig = make_rig(is_hybrid=is_hybrid)
     agent = _swapped_out(rig)
     rig.flip_dram_byte(agent.context, 7)
-    monkeypatch.setattr(host_copies, "_checksum", lambda _: 1)
+    monkeypatch.setattr(host_copies, "checksum", lambda _: 1)
     rig.copies.copies._sums[:] = 1
     agent.arrive()
     rig.is_spoilt = True

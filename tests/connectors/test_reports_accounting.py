@@ -56,13 +56,14 @@ def test_a82_a_coarser_chunk_is_not_taken_for_missing(make_rig: RigFactory) -> N
     rig = make_rig(extra={"offloading": {"blocks_per_chunk": 4}})
     agent = Agent(rig, "agent", 1, 12)
     agent.turn()
+    rig.drop_gpu_cache()
     sessions = rig.controller.sessions
     (session,) = sessions
     refs = sessions.private_blocks(session)
     assert len(refs) == 12
-    assert rig.controller._deps.count_missing(refs) == 0
+    assert rig.controller._deps.locate(refs).num_missing == 0
     rig.dram.clear()
-    assert rig.controller._deps.count_missing(refs) == 12
+    assert rig.controller._deps.locate(refs).num_missing == 12
     rig.is_spoilt = True
 
 
@@ -70,15 +71,16 @@ def test_what_lies_before_a_window_is_not_taken_for_missing(make_rig: RigFactory
     rig = make_rig(is_hybrid=True)
     agent = Agent(rig, "agent", 1, 12.5)
     agent.turn()
-    count_missing = rig.controller.appraiser._deps.count_missing
+    locate = rig.controller.appraiser._deps.locate
     (session,) = rig.controller.sessions
     refs = rig.controller.sessions.private_blocks(session)
     assert len(refs) == 12 and rig.dram_blocks(agent.context, group=1) == 3
-    assert count_missing(refs) == 0
-    last = rig.side._layout.keys(refs[:1])[1]
+    rig.drop_gpu_cache()
+    assert locate(refs).num_missing == 0
+    last = rig.side.layout.keys(refs[:1])[1]
     rig.primary.complete_load([], None)
-    assert rig.side._drop_from_dram(last)
-    assert count_missing(refs) == 1
+    assert rig.side._damaged._drop(last)
+    assert locate(refs).num_missing == 1
 
 
 def test_a89_only_sessions_that_may_return_are_stored(make_rig: RigFactory) -> None:

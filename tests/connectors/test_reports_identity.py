@@ -128,7 +128,7 @@ def test_a10_look_up_store_and_our_own_marks_use_the_same_keys(make_rig: RigFact
         keys = _Keys(rig)
         again = rig.run(f"again{i}", [*tokens, 1], max_tokens=1, **fields)
         hashes = rig.hashes(tokens, **fields)
-        ours = rig.side._layout.keys(enumerate(hashes, start=1))
+        ours = rig.side.layout.keys(enumerate(hashes, start=1))
         assert again.dram_hit_tokens == blocks(len(hashes))
         assert keys.looked_up[: len(ours)] == ours
         rig.check_answer(f"again{i}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from kit.pool import FULL, Pool
 from agentkv import metrics
 from agentkv.connectors.arrived import ArrivedTurns
 from agentkv.connectors.cache_policy import AgentKVCachePolicy
+from agentkv.connectors.exclusive import Exclusive
+from agentkv.connectors.guard import Faults
+from agentkv.connectors.kept_prefix import KeptPrefixes
 from agentkv.connectors.layout import Layout
 from agentkv.connectors.room import Room
 from agentkv.events import TurnTag
@@ -30,7 +34,10 @@ class Rooms(World):
         arrived = ArrivedTurns(dram, LAYOUT, self.recorder, is_protecting=True)
         deps = self.controller._deps
         self.arrived = arrived
-        self.room = Room(self.controller, deps, arrived, self.requests, dram=dram, layout=LAYOUT)
+        manager = SimpleNamespace(dram=dram)  # Asked for nothing else while DRAM lacks nothing.
+        kept, faults = KeptPrefixes(1000), Faults(self.recorder)
+        exclusive = Exclusive(self.controller, deps, manager, LAYOUT, kept, faults, False)
+        self.room = Room(self.controller, deps, arrived, self.requests, LAYOUT, exclusive)
 
     def paused(self, name: str, seed: int, wait_s: float, num_blocks: int = 4) -> Session:
         """A session whose turn just ended and that returns after about so long."""

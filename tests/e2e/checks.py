@@ -35,6 +35,7 @@ def assert_exact(
 def assert_clean(engine: Engine) -> None:
     """No block, pin, copy, request or session state is left when nothing runs."""
     assert not engine.is_busy
+    engine.wait_for_tiers()
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
     offloading, worker = engine.connector.scheduler, engine.connector_worker
     leftovers: dict[str, Any] = {

@@ -276,6 +276,14 @@ class Engine:
             if time.monotonic() > deadline_s:
                 raise StuckError(f"still busy {STUCK_AFTER_S:g} s after the last answer")
 
+    def wait_for_tiers(self) -> None:
+        """Until what is being written below DRAM is written, and accounted for."""
+        manager = self.connector.scheduler.manager
+        deadline_s = time.monotonic() + STUCK_AFTER_S
+        while manager._jobs and time.monotonic() < deadline_s:
+            manager._process_finished_jobs()
+            time.sleep(0.001)
+
     def signal(self, event: str, session: str) -> None:
         """What the API process would send; runs the engine until it would sleep again."""
         named = Event.model_validate({"event": event, "session_id": session})

@@ -92,7 +92,7 @@ def test_without_the_checksum_a_flipped_byte_shows_in_the_output(
         flip_a_byte(engine, stored_chunks(engine))
         return engine.ask(SESSION)
 
-    monkeypatch.setattr(host_copies, "_checksum", lambda page: 1)
+    monkeypatch.setattr(host_copies, "checksum", lambda page: 1)
     engine = swapped_out(start)
     with pytest.raises(AssertionError, match=r"other tokens|log-probability is off"):
         assert_exact({"turn": base.ask(SESSION)}, {"turn": resumed(engine)})

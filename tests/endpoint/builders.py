@@ -18,6 +18,7 @@ import httpx
 import vllm.plugins
 from fastapi import FastAPI, Request, Response
 from pytest import MonkeyPatch
+from vllm.config import KVTransferConfig
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -53,7 +54,9 @@ class FakeEngine:
 
     @property
     def vllm_config(self) -> Any:
-        transfer = self.connector and SimpleNamespace(kv_connector=self.connector)
+        transfer = self.connector and KVTransferConfig(
+            kv_connector=self.connector, kv_role="kv_both"
+        )
         parallel = SimpleNamespace(
             local_engines_only=False,
             data_parallel_size=self.num_ranks,

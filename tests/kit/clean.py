@@ -129,7 +129,7 @@ def _agentkv_leaks(rig: Rig) -> Iterator[str]:
         yield f"prefetches under way: {prefetcher._bytes_loading} bytes"
     yield from _not_empty(
         rig.side,
-        ("_requests", "_arrived", "_hits", "_loads", "_num_preemptions", "_dead", "_damaged"),
+        ("_requests", "_arrived", "_hits", "_loads", "_preemptions", "_dead", "_damaged"),
     )
     yield from _not_empty(rig.dram, ("_arrived",))
     yield from _not_empty(rig.side._timer, ("_open",))

@@ -14,6 +14,7 @@ from kit.clean import find_leaks
 from kit.copies import CopyScript, ScriptedCopyWorker
 from kit.engine_config import BLOCK_TOKENS, Kind, RigConfig
 from kit.runner import StubRunner
+from kit.tier_waits import let_tiers_work, wait_for_tiers
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -68,10 +69,8 @@ class Rig:
         self.results: dict[str, Result] = {}
         self.counters: dict[str, dict[tuple[str, ...], float]] = {}
         self.replies: dict[str, ControlReply] = {}
-        self.external_queries = 0
-        self.external_hits = 0
-        self.script = CopyScript()
-        self.is_spoilt = False
+        self.external_queries = self.external_hits = 0
+        self.script, self.is_spoilt = CopyScript(), False
         self.before_update: Callable[[], None] | None = None
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
@@ -177,6 +176,7 @@ class Rig:
             if not self.scheduler.has_requests() and not self._pending:
                 return
             self._step()
+            let_tiers_work(self.connector)
         raise AssertionError(f"not idle after {max_steps} steps: {self.describe()}")
 
     def drain(self) -> None:
@@ -304,6 +304,7 @@ class Rig:
             self.script.store_delay_steps = self.script.load_delay_steps = 0
             self.copies.release()
         self.settle()
+        wait_for_tiers(self.connector)
         find_leaks(self)
 
     def close(self) -> None:

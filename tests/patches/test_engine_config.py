@@ -104,6 +104,27 @@ def test_another_connector_is_left_alone(model: str, log: list[str]) -> None:
     assert log == []
 
 
+def multi(*names: str, **settings: Any) -> dict[str, Any]:
+    """A MultiConnector of these; the settings are agentkv's."""
+    parts = [
+        {
+            "kv_connector": name,
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": settings if name == "agentkv" else {},
+        }
+        for name in names
+    ]
+    return {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": parts}}
+
+
+def test_as_a_part_of_a_multi_connector_its_settings_are_settled_in_place(model: str) -> None:
+    changes = multi("NixlConnector", "agentkv", dram={"size_bytes": "64MiB"})
+    config = build(model, transfer(**changes)).kv_transfer_config
+    other, ours = config.kv_connector_extra_config["connectors"]
+    assert other["kv_connector_extra_config"] == {}
+    assert ours["kv_connector_extra_config"]["cpu_bytes_to_use"] == 64 * MIB
+
+
 @pytest.mark.parametrize(
     ("changes", "args", "line"),
     [
@@ -124,15 +145,21 @@ def test_another_connector_is_left_alone(model: str, log: list[str]) -> None:
             "remove it and set dram.size_bytes instead",
         ),
         (
-            {
-                "kv_connector": "MultiConnector",
-                "kv_connector_extra_config": {
-                    "connectors": [{"kv_connector": "agentkv", "kv_role": "kv_both"}]
-                },
-            },
+            multi("agentkv", "agentkv"),
             {},
-            "kv_connector: agentkv cannot be a part of MultiConnector; "
-            'use "kv_connector": "agentkv" alone',
+            "kv_connector_extra_config.connectors: agentkv is there twice; once will do",
+        ),
+        (
+            multi("agentkv", "OffloadingConnector"),
+            {},
+            "kv_connector_extra_config.connectors: OffloadingConnector is what agentkv builds on; "
+            "remove it",
+        ),
+        (
+            multi("agentkv", "NixlConnector"),
+            {},
+            "kv_connector_extra_config.connectors: put NixlConnector before agentkv: vLLM passes "
+            "on the handshake of the first one that has one",
         ),
     ],
 )

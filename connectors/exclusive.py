@@ -1,0 +1,135 @@
+"""Keeps DRAM for KV that the GPU pool does not have (exclusive tiers).
+
+    DRAM has to evict ─► copies of what paused sessions have in the pool go first: nothing is lost
+    the pool gives such a session up ─► what DRAM lacks of it is copied out first (`pool_store`)
+
+While DRAM has room this does nothing. Of a paused session only: the pool keeps its KV until agentkv
+gives it up, so there is always a moment to copy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
+
+from agentkv import metrics
+from agentkv.appraisal import Deps
+from agentkv.controller import Controller
+from agentkv.sessions import BlockRef, Session
+
+from .guard import Faults, never_raises
+from .kept_prefix import KeptPrefixes
+from .layout import Layout
+from .pool_order import PoolOrder
+from .pool_store import PoolStore
+from .tiering import AgentKVTieringManager
+
+_AHEAD = 4  # So many times what is needed now is marked at once.
+_RESCAN_S = 0.05
+
+
+class Exclusive:
+    """Owned by the scheduler thread. Does nothing until `attach`."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        deps: Deps,
+        manager: AgentKVTieringManager,
+        layout: Layout,
+        kept: KeptPrefixes,
+        faults: Faults,
+        is_on: bool,
+    ) -> None:
+        self.faults = faults
+        self._is_on = is_on
+        self.dram = manager.dram
+        self._controller = controller
+        self._recorder = deps.recorder
+        self._clock = deps.clock
+        self._manager = manager
+        self._layout = layout
+        self._kept = kept
+        self._looked_at_s = -_RESCAN_S
+        self._order: PoolOrder | None = None
+        self.store: PoolStore | None = None
+
+    def attach(self, offloading: OffloadingConnectorScheduler, order: PoolOrder) -> None:
+        if self._is_on:
+            self.store, self._order = PoolStore(offloading, self._layout), order
+            self.dram.has_copy = self._has_copy
+
+    # --- DRAM ---
+
+    @never_raises
+    def make_room(self, num_chunks: int) -> None:
+        """DRAM is about to evict so many chunks: let those go first that the pool has, too."""
+        now_s = self._clock.monotonic_s()
+        if self._order is None or self.dram.num_expendable >= num_chunks:
+            return
+        if now_s - self._looked_at_s < _RESCAN_S:
+            return
+        found: list[OffloadKey] = []
+        for session in self._held_sessions():
+            for ref in self._controller.sessions.private_blocks(session):
+                found.extend(self._keys_held_twice(ref, self._order))
+            if len(found) >= _AHEAD * num_chunks:
+                break
+        else:
+            self._looked_at_s = now_s  # There is no more: not again for every chunk.
+        self.dram.make_ready(found)
+
+    def _held_sessions(self) -> Iterator[Session]:
+        """Those that could be copied out again; whoever returns first needs DRAM least."""
+        pauses = self._controller.pauses.kept()
+        for session, _ in sorted(pauses, key=lambda pair: pair[1].returns_at_s):
+            if self._kept.get(session.key) is not None:
+                yield session
+
+    def _keys_held_twice(self, ref: BlockRef, order: PoolOrder) -> Iterator[OffloadKey]:
+        depth, block_hash = ref
+        for group in self._layout.groups:
+            if depth % group.per_chunk == 0 and order.holds(group, block_hash):
+                key = make_offload_key(block_hash, group.group_id)
+                if self.dram.get(key) is not None:
+                    yield key
+
+    def _has_copy(self, key: OffloadKey) -> bool:
+        """Whether a block that DRAM drops is somewhere else."""
+        if self._manager.find_below(key) is not None:
+            return True
+        return self._order is not None and self._order.holds_key(key)
+
+    # --- the pool ---
+
+    @never_raises
+    def added_to(self, output: SchedulerOutput) -> SchedulerOutput:
+        """See `PoolStore.added_to`."""
+        return output if self.store is None else self.store.added_to(output)
+
+    @never_raises
+    def clear(self) -> None:
+        """The engine dropped its caches."""
+        if self.store is not None:
+            self.store.clear()
+
+    @never_raises
+    def before_give_up(self, session: Session, refs: Sequence[BlockRef]) -> None:
+        """The pool may soon reuse these blocks: what nobody else has is copied to DRAM."""
+        if self.store is None or self._order is None:
+            return
+        keys = self._layout.keys(refs)
+        self.dram.make_needed(keys)
+        lacking = [key for key in keys if self.dram.get(key) is None]
+        lacking = [key for key in lacking if self._manager.find_below(key) is None]
+        prefix = self._kept.get(session.key)
+        if not lacking or prefix is None or len(lacking) > self._manager.num_storable_chunks:
+            return
+        if any(self._order.holds_key(key) for key in lacking):
+            self.store.want(prefix, self._order)
+            self._recorder.count(metrics.COPIED_OUT_BLOCKS, by=len(lacking))

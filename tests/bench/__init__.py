@@ -1,0 +1,1 @@
+"""Tests of `agentkv bench`; all run the real parts, on few bytes."""

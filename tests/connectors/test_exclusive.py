@@ -1,0 +1,106 @@
+"""DRAM keeps what the pool does not have, and the pool gives nothing up that DRAM has not got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit import Agent, Rig
+from kit.copies import FOREVER
+
+RigFactory = Callable[..., Rig]
+TOOL = {"tool": "bash", "expected_wait_s": 100.0}
+
+
+def shape(*, exclusive: bool = True, **fields: Any) -> dict[str, Any]:
+    """A pool and a DRAM tier of about the same size."""
+    dram = {"size_bytes": "1MiB", "exclusive": exclusive}
+    extra = {"min_load_tokens": 0, "prefetch": {"enabled": False}, "dram": dram}
+    return {"pool_blocks": 60, "dram_blocks": 48, "policy": "always_swap", "extra": extra, **fields}
+
+
+def fill(rig: Rig, num_agents: int, *, num_blocks: float = 10) -> list[Agent]:
+    """Whoever paused first returns last: the pool gives up what DRAM, by age, would drop too."""
+    agents = [Agent(rig, f"a{i}", i + 1, num_blocks) for i in range(num_agents)]
+    turns(agents)
+    return agents
+
+
+def turns(agents: list[Agent]) -> None:
+    for i, agent in enumerate(agents):
+        agent.turn(tag={"tool": "bash", "expected_wait_s": 1000.0 - 50 * i})
+
+
+def recomputed(rig: Rig) -> float:
+    return rig.counter("agentkv:resume_tokens", "recomputed")
+
+
+def test_pool_and_dram_together_hold_more_than_the_larger_one(make_rig: RigFactory) -> None:
+    """Nine sessions of ten blocks: more than the pool's 60, less than 60 + 48."""
+    held: list[int] = []
+    again: list[float] = []
+    for exclusive in (False, True):
+        rig = make_rig(**shape(exclusive=exclusive))
+        agents = fill(rig, 9)
+        held.append(
+            sum(max(rig.cached_blocks(a.context), rig.dram_blocks(a.context)) for a in agents)
+        )
+        turns(agents)
+        again.append(recomputed(rig))
+        assert (rig.counter("agentkv:copied_out_blocks") > 0) is exclusive
+    assert held[0] <= 60 < 85 <= held[1]
+    assert again[1] < again[0] / 4
+
+
+@pytest.mark.parametrize("is_hybrid", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_rounds_of_turns_are_exact(make_rig: RigFactory, is_hybrid: bool, is_async: bool) -> None:
+    rig = make_rig(**shape(is_hybrid=is_hybrid, is_async=is_async))
+    agents = fill(rig, 6 if is_hybrid else 9, num_blocks=7 if is_hybrid else 9)
+    for _ in range(3):
+        turns(agents)
+    assert rig.counter("agentkv:copied_out_blocks") > 0
+
+
+def test_whoever_gets_the_blocks_waits_for_a_slow_copy(make_rig: RigFactory) -> None:
+    rig = make_rig(**shape())
+    agents = fill(rig, 5)
+    rig.script.store_delay_steps = FOREVER
+    rest = [Agent(rig, f"late{i}", 50 + i, 12) for i in range(4)]
+    for agent in rest:  # vLLM's fence forces the copies whose blocks are taken.
+        request_id = agent.arrive(tag=TOOL)
+        rig.step_until(lambda request_id=request_id: rig.results[request_id].is_finished)
+    rig.script.store_delay_steps = 0
+    rig.copies.release()
+    rig.settle()
+    for agent in (*agents, *rest):
+        agent.turn(tag=TOOL)
+
+
+def test_chunks_of_several_blocks_are_copied_whole_or_not_at_all(make_rig: RigFactory) -> None:
+    fields = shape()
+    fields["extra"]["offloading"] = {"blocks_per_chunk": 4}
+    rig = make_rig(**fields)
+    agents = fill(rig, 9, num_blocks=9.5)
+    for _ in range(2):
+        turns(agents)
+
+
+def test_an_end_or_a_reset_before_the_copy_leaves_nothing(make_rig: RigFactory) -> None:
+    rig = make_rig(**shape())
+    fill(rig, 5)
+    rig.add("wants", list(range(40 * 16)), max_tokens=1)
+    assert len(rig.side.exclusive.store) >= 0
+    rig.scheduler.reset_prefix_cache(reset_connector=True)
+    rig.settle()
+    rig.check_answer("wants")
+
+
+def test_while_dram_has_room_nothing_is_copied_twice(make_rig: RigFactory) -> None:
+    rig = make_rig(**{**shape(), "dram_blocks": 200})
+    agents = fill(rig, 9)
+    for agent in agents:
+        agent.turn(tag=TOOL)
+    assert rig.counter("agentkv:copied_out_blocks") == 0
+    assert recomputed(rig) == 0

@@ -1,0 +1,64 @@
+"""Rigs with a tier below DRAM, on a real disk or a real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kit.agent import Agent
+from kit.control import tell
+from kit.rig import Rig
+from vllm.v1.kv_offload.base import make_offload_key
+
+WAIT_S = 1000.0
+HUMAN = {"tool": "human", "expected_wait_s": WAIT_S}
+
+
+def ssd(path: Path, **extra: Any) -> dict[str, Any]:
+    """Rig fields: a DRAM tier that a few sessions fill, a disk below it."""
+    return {
+        "pool_blocks": 40,
+        "dram_blocks": 48,
+        "extra": {"min_load_tokens": 0, "ssd": {"path": str(path), "size_bytes": "64MiB"}, **extra},
+    }
+
+
+def step_until(rig: Rig, condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
+    """Steps while threads work; the engine's own time moves too."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "not so in time"
+        if not rig.scheduler.has_requests():
+            tell(rig)  # A tick, as the API process sends them while pauses are open.
+        rig.step()
+        time.sleep(0.001)
+
+
+def tier(rig: Rig, index: int = 0) -> Any:
+    return rig.connector.connector_scheduler.manager.tiers[index]
+
+
+def blocks_in(rig: Rig, agent: Agent, index: int = 0) -> int:
+    """Blocks of the agent's context that a tier holds."""
+    keys = [make_offload_key(block_hash, 0) for block_hash in rig.hashes(agent.context)]
+    return sum(tier(rig, index).holds(key) for key in keys)
+
+
+def parked(rig: Rig, name: str = "waiting", *, num_blocks: float = 10, seed: int = 1) -> Agent:
+    """An agent whose pause is long: its KV was written below DRAM."""
+    agent = Agent(rig, name, seed, num_blocks)
+    agent.turn(tag=HUMAN)
+    step_until(rig, lambda: blocks_in(rig, agent) >= int(num_blocks))
+    return agent
+
+
+def crowd(rig: Rig, *, seed: int = 500, rounds: int = 4) -> list[Agent]:
+    """Takes all of the pool and of DRAM with sessions that stay."""
+    half = rig.config.pool_blocks / 2 - 1.5
+    agents = [Agent(rig, f"crowd{seed + i}", seed + i, half) for i in range(rounds)]
+    for agent in agents:
+        agent.turn(tag={"tool": "bash", "expected_wait_s": 10.0})
+        rig.settle()
+    return agents
