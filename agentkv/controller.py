@@ -154,7 +154,7 @@ class Controller:
         caller stops taking when it has enough.
         """
         held: list[tuple[Session, Pause]] = []
-        for session, pause in self._by_give_up_rank():
+        for session, pause in self.by_give_up_rank():
             action = self._decide(session, pause, kind="redecide").action
             if action is Action.HOLD:
                 held.append((session, pause))
@@ -171,7 +171,7 @@ class Controller:
         Never one whose tool is done: two of those would push each other out in turns. Only what
         other tiers have whole: who returns later must not pay with computing for who returns first.
         """
-        for session, pause in self._by_give_up_rank():
+        for session, pause in self.by_give_up_rank():
             is_later = pause.tool_done_s is None and pause.returns_at_s > than_s
             if session is besides or not is_later:
                 continue
@@ -182,7 +182,8 @@ class Controller:
                 self._overrule(session, pause, Action.SWAP, why)
             yield self._give_up(session, pause, action_of(pause))
 
-    def _by_give_up_rank(self) -> list[tuple[Session, Pause]]:
+    def by_give_up_rank(self) -> list[tuple[Session, Pause]]:
+        """Pauses whose blocks were not given up, the first to go first, as last decided."""
         now_s = self._deps.clock.monotonic_s()
         return sorted(self.pauses.kept(), key=lambda pair: _give_up_rank(pair[1], now_s))
 

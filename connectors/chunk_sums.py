@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from agentkv.errors import ConfigError
+
 Sums = np.ndarray[Any, np.dtype[np.uint64]]
 
 NO_SUM = 0
@@ -30,7 +32,7 @@ def checksum(data: Any) -> int:
 class ChunkSums:
     """Of shape (workers, chunks). `page_bytes` of each chunk belong to one worker.
 
-    Without a path the table is this object's own.
+    Without a path the table is this object's own. Raises ConfigError if there is no room for it.
     """
 
     def __init__(
@@ -89,8 +91,15 @@ class ChunkSums:
         except FileExistsError:
             fd = os.open(path, os.O_RDWR)
         try:
-            os.ftruncate(fd, num_bytes)  # Whoever comes first: it fills the file with zeros.
+            # Zeros, and room for them: a lack of it found later would be a fatal signal.
+            os.posix_fallocate(fd, 0, num_bytes)
             shared = mmap.mmap(fd, num_bytes)
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                f"{path}: no room for {num_bytes} bytes of checksums ({error.strerror}); give "
+                "/dev/shm more, or make dram.size_bytes less"
+            ) from None
         finally:
             os.close(fd)
         return np.frombuffer(shared, np.uint64)

@@ -171,8 +171,8 @@ class AgentKVConnector(OffloadingConnector):
             connector_output.finished_recving = without_prefetches(received)
 
     def has_pending_push_work(self) -> bool:
-        has_work: bool = super().has_pending_push_work()
-        return has_work or (self._side is not None and self._side.returns.has_work)
+        has_work, side = bool(super().has_pending_push_work()), self._side
+        return has_work or (side is not None and (side.returns.has_work or side.exclusive.has_work))
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]

@@ -50,6 +50,7 @@ class _Parking:
     in_flight: set[OffloadKey] = field(default_factory=set)
     written: list[OffloadKey] = field(default_factory=list)
     is_whole: bool = True
+    was_refused: bool = False
 
 
 class Demoter:
@@ -158,20 +159,24 @@ class Demoter:
     def _finish_parking(self, parking: _Parking) -> None:
         session, pause = parking.session, parking.pause
         now_s = self._deps.clock.monotonic_s()
+        if parking.was_refused:
+            self._park_later(session, pause, _REFUSED_FOR_S)
+            return
         if not parking.is_whole and now_s < (pause.park_at_s or 0.0) + _TRY_FOR_S:
             # The last blocks of a turn are in DRAM a little later than the turn is over.
             self._park_later(session, pause, _AGAIN_S)
             return
-        pause.parked_in = parking.tier.tier_type
         keys = self._layout.keys(self._controller.sessions.private_blocks(session))
         held = [key for key in keys if parking.tier.holds(key)]
+        if len(held) == len(keys):
+            pause.parked_in = parking.tier.tier_type
         pause.slow_s = parking.tier.load_s(len(held))
         self._manager.dram.make_ready(held)
         self._deps.ledger.record(
             "park",
             pause_id=pause.pause_id,
             session_id=session.key.name,
-            tier=pause.parked_in,
+            tier=parking.tier.tier_type,
             num_blocks=len(held),
             num_written=len(parking.written),
             is_whole=parking.is_whole,
@@ -273,5 +278,5 @@ class Demoter:
         for parking in self._parkings:
             if parking.tier is tier:
                 parking.written.extend(parking.in_flight.intersection(taken))
-                parking.is_whole &= parking.in_flight.isdisjoint(refused)
+                parking.was_refused |= not parking.in_flight.isdisjoint(refused)
                 parking.in_flight.difference_update(taken, refused)

@@ -20,6 +20,8 @@ from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
 from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
+from agentkv.policy import Action
+from agentkv.resumes import action_of
 from agentkv.sessions import BlockRef, Session
 
 from .guard import Faults, never_raises
@@ -31,6 +33,7 @@ from .tiering import AgentKVTieringManager
 
 _AHEAD = 4  # So many times what is needed now is marked at once.
 _RESCAN_S = 0.05
+_AHEAD_EVERY_S = 0.05
 
 
 class Exclusive:
@@ -56,6 +59,8 @@ class Exclusive:
         self._layout = layout
         self._kept = kept
         self._looked_at_s = -_RESCAN_S
+        self._copied_at_s = 0.0
+        self._ahead_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
         self.store: PoolStore | None = None
 
@@ -63,6 +68,11 @@ class Exclusive:
         if self._is_on:
             self.store, self._order = PoolStore(offloading, self._layout), order
             self.dram.has_copy = self._has_copy
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a copy waits for the next step."""
+        return bool(self.store)
 
     # --- DRAM ---
 
@@ -125,11 +135,49 @@ class Exclusive:
             return
         keys = self._layout.keys(refs)
         self.dram.make_needed(keys)
-        lacking = [key for key in keys if self.dram.get(key) is None]
-        lacking = [key for key in lacking if self._manager.find_below(key) is None]
-        prefix = self._kept.get(session.key)
-        if not lacking or prefix is None or len(lacking) > self._manager.num_storable_chunks:
+        lacking = self._lacking(keys, self._order)
+        if 0 < len(lacking) <= self._manager.num_storable_chunks:
+            self._copy_out(session, len(lacking))
+
+    @never_raises
+    def after_step(self) -> None:
+        """Copies out ahead what the pool will give up next, so that nobody waits for it then.
+
+        Only into room that costs nothing: that of blocks which are elsewhere, too.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._order is None or now_s - self._copied_at_s < _AHEAD_EVERY_S:
             return
-        if any(self._order.holds_key(key) for key in lacking):
+        if self._manager.num_free_chunks:
+            return  # While DRAM has room it has everything.
+        self._copied_at_s = now_s
+        num_left = self._ahead_blocks
+        for session, pause in self._controller.by_give_up_rank():
+            if num_left <= 0:
+                return
+            if action_of(pause) is Action.RECOMPUTE:
+                continue
+            keys = self._layout.keys(self._controller.sessions.private_blocks(session))
+            num_left -= len(keys)
+            lacking = self._lacking(keys, self._order)
+            if lacking:
+                self.make_room(len(lacking))
+                if len(lacking) <= self.dram.num_expendable:
+                    self._copy_out(session, len(lacking))
+                return  # One at a time: what it takes may be another's.
+
+    def _lacking(self, keys: Sequence[OffloadKey], order: PoolOrder) -> list[OffloadKey]:
+        """Those that only the pool has."""
+        return [
+            key
+            for key in keys
+            if self.dram.get(key) is None
+            and order.holds_key(key)
+            and self._manager.find_below(key) is None
+        ]
+
+    def _copy_out(self, session: Session, num_blocks: int) -> None:
+        prefix = self._kept.get(session.key)
+        if prefix is not None and self.store is not None and self._order is not None:
             self.store.want(prefix, self._order)
-            self._recorder.count(metrics.COPIED_OUT_BLOCKS, by=len(lacking))
+            self._recorder.count(metrics.COPIED_OUT_BLOCKS, by=num_blocks)

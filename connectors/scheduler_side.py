@@ -244,6 +244,7 @@ class SchedulerSide:
             self._room.record(self._order)
         self._discard_dead(self._order)
         self.below.after_step()
+        self.exclusive.after_step()
         self._room.after_step(self._order)
         self.returns.after_step(
             self._order, num_waiting=len(self._arrived), is_idle=not self._requests

@@ -30,12 +30,12 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
-from vllm.v1.kv_offload.tiering.fs.thread_pool import DualQueueThreadPool
 
 from agentkv.cost_model import LinkSpeed
 from agentkv.tiers.base import Entry, TierStore
 
 from .chunk_sums import ChunkSums
+from .split_pool import SplitPool
 
 _PART_BYTES = 8 << 20
 _MAX_KNOWN = 1 << 20
@@ -96,10 +96,7 @@ class StoreTier(SecondaryTierManager):
         self._num_threads = num_threads
         self._rows = primary_kv_view.cast("B")
         self._index = None if store.is_index_local else _RemoteIndex(store, self._name)
-        num_stores = max(1, num_threads // 2)
-        self._pool = DualQueueThreadPool(
-            max(1, num_threads - num_stores), num_stores, f"agentkv-{store.name}"
-        )
+        self._pool = SplitPool(num_threads, store.name)
         self._jobs: dict[int, _Job] = {}
         self._errands = itertools.count(-1, -1)  # Ids of work that nobody waits for.
         self._known: OrderedDict[OffloadKey, None] = OrderedDict()
@@ -192,13 +189,13 @@ class StoreTier(SecondaryTierManager):
             self._store.touch([self._name(key) for key in held])
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        self._pool.enqueue_store(job_metadata.job_id, *self._tasks(job_metadata, self._write))
+        self._pool.store(job_metadata.job_id, *self._tasks(job_metadata, self._write))
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        self._pool.enqueue_load(job_metadata.job_id, *self._tasks(job_metadata, self._read))
+        self._pool.load(job_metadata.job_id, *self._tasks(job_metadata, self._read))
 
     def get_finished_jobs(self) -> list[JobResult]:
-        finished = (self._jobs.pop(job_id, None) for job_id, _, _ in self._pool.get_finished())
+        finished = (self._jobs.pop(job_id, None) for job_id in self._pool.take_finished())
         return [self._result(job) for job in finished if job is not None]
 
     def drain_jobs(self) -> None:
@@ -252,7 +249,7 @@ class StoreTier(SecondaryTierManager):
         return hashlib.sha256(self._epoch + key).digest()
 
     def _run_errand(self, task: Callable[[], object]) -> None:
-        self._pool.enqueue_store(next(self._errands), 1, [task])
+        self._pool.store(next(self._errands), 1, [task])
 
     def _tasks(
         self, metadata: TransferJob, run: Callable[[_Job, slice], None]

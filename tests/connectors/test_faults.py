@@ -98,7 +98,7 @@ def test_a_fault_anywhere_is_survived(
     for agent in agents:
         agent.turn(tag={"tool": "bash"})
     # More than the pool and DRAM hold, all at once.
-    crowd = [Agent(rig, f"crowd{i}", i + 20, 7) for i in range(3)]
+    crowd = [Agent(rig, f"crowd{i}", i + 20, 7) for i in range(5)]
     for agent in crowd:
         agent.turn()
     for agent in crowd:

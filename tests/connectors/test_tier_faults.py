@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit import Agent, Rig
-from kit.tiers import HUMAN, blocks_in, crowd, parked, ssd, step_until, tier
+from kit.tiers import HUMAN, blocks_in, crowd, look_on, parked, ssd, step_until, tier
 from vllm.lora.request import LoRARequest
 
 from agentkv.tiers.base import Entry
@@ -50,8 +50,7 @@ def test_a_tier_that_refuses_all_costs_only_the_copy(
     monkeypatch.setattr(tier(rig).store, "store", lambda entries: [False] * len(entries))
     agent = Agent(rig, "waiting", 1, 10)
     agent.turn(tag=HUMAN)
-    for _ in range(200):
-        step_until(rig, lambda: True)
+    look_on(rig, 100)
     assert blocks_in(rig, agent) == 0
     crowd(rig)
     assert agent.turn().dram_hit_tokens == 0
@@ -125,8 +124,7 @@ def test_kv_of_an_adapter_stays_in_this_engine(make_rig: RigFactory, tmp_path: P
     rig = make_rig(**ssd(tmp_path))
     agent = Agent(rig, "waiting", 1, 10)
     agent.turn(tag=HUMAN, lora_request=LoRARequest("adapter", 1, "/adapters/one"))
-    for _ in range(200):
-        step_until(rig, lambda: True)
+    look_on(rig, 100)
     assert tier(rig).store.usage().num_entries == 0
 
 

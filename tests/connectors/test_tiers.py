@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kit import Agent, Rig, prompt
 from kit.control import signal
-from kit.tiers import HUMAN, blocks_in, crowd, parked, ssd, step_until, tier
+from kit.tiers import HUMAN, blocks_in, crowd, look_on, parked, ssd, step_until, tier
 
 from agentkv.signals import Status
 from agentkv.tiers.base import Entry
@@ -37,8 +37,7 @@ def test_a_short_pause_stays_where_it_is(make_rig: RigFactory, tmp_path: Path) -
     rig = make_rig(**ssd(tmp_path))
     agent = parked(rig, "human")
     other = crowd(rig, rounds=1)[0]
-    for _ in range(50):
-        step_until(rig, lambda: True)
+    look_on(rig, 100)
     assert blocks_in(rig, other) == 0
     assert blocks_in(rig, agent) == 10
 

@@ -36,6 +36,12 @@ def step_until(rig: Rig, condition: Callable[[], bool], *, timeout_s: float = 20
         time.sleep(0.001)
 
 
+def look_on(rig: Rig, num_steps: int = 60) -> None:
+    """Steps while the tier's threads work."""
+    last = rig.num_steps + num_steps
+    step_until(rig, lambda: rig.num_steps >= last)
+
+
 def tier(rig: Rig, index: int = 0) -> Any:
     return rig.connector.connector_scheduler.manager.tiers[index]
 
