@@ -18,10 +18,10 @@ from agentkv.config_values import format_size
 from agentkv.cost_model import LinkSpeed
 from agentkv.errors import ConfigError
 from agentkv.tiers.base import Entry, TierStore
-from agentkv.tiers.disk import DiskStore
-from agentkv.tiers.lmcache import LMCacheStore
+from agentkv.tiers.disk.store import DiskStore
+from agentkv.tiers.lmcache.store import LMCacheStore
 from agentkv.tiers.namespace import Namespace, explain_misses
-from agentkv.tiers.redis import RedisStore
+from agentkv.tiers.redis.store import RedisStore
 
 from .fingerprint import is_hash_stable, namespace_of
 from .store_tier import StoreTier

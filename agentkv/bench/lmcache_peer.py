@@ -19,7 +19,7 @@ import redis
 
 from agentkv.bench.memory import BlockMemory
 from agentkv.bench.rounds import PeerError
-from agentkv.tiers.redis_url import Address, RedisAccess
+from agentkv.tiers.redis.url import Address, RedisAccess
 
 LMCACHE = "lmcache"
 _CLIENT_MODULE = "lmcache.v1.storage_backend.native_clients.resp_client"

@@ -20,8 +20,8 @@ from typing import Any
 from agentkv.bench.memory import BlockMemory
 from agentkv.bench.order import batches
 from agentkv.bench.rounds import PeerError
-from agentkv.tiers.redis_url import Address, RedisAccess
-from agentkv.tiers.redis_values import DEFAULT_VALUE_BYTES, HEADER_BYTES, split
+from agentkv.tiers.redis.url import Address, RedisAccess
+from agentkv.tiers.redis.values import DEFAULT_VALUE_BYTES, HEADER_BYTES, split
 
 _WINDOW_BYTES = 1 << 20
 _MIN_WINDOW = 2  # values

@@ -21,8 +21,8 @@ from agentkv.bench.rounds import BenchError, Contest, Mover, PeerError
 from agentkv.bench.settings import BenchSettings
 from agentkv.tiers.base import Entry
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.redis import RedisStore
-from agentkv.tiers.redis_url import Address, RedisAccess, parse_address
+from agentkv.tiers.redis.store import RedisStore
+from agentkv.tiers.redis.url import Address, RedisAccess, parse_address
 
 RAW = "raw"
 _TTL_S = 3600.0  # If the bench is killed, the server forgets its values.

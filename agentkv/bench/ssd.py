@@ -24,9 +24,9 @@ from agentkv.bench.vllm_parts import why_no_vllm
 from agentkv.clock import SystemClock
 from agentkv.errors import ConfigError
 from agentkv.tiers.base import Entry
-from agentkv.tiers.disk import DiskStore
-from agentkv.tiers.disk_guards import StallWatch
-from agentkv.tiers.disk_io import takes_direct_io
+from agentkv.tiers.disk.guards import StallWatch
+from agentkv.tiers.disk.io import takes_direct_io
+from agentkv.tiers.disk.store import DiskStore
 from agentkv.tiers.namespace import Namespace
 
 NUM_BATCHES = 4

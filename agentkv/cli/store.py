@@ -18,7 +18,7 @@ from agentkv.cli import store_target as target
 from agentkv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentkv.tiers.inspect_redis import RedisView
+    from agentkv.tiers.redis.inspect import RedisView
 
 DAMAGE_EXIT_CODE = 1
 FAILURE_EXIT_CODE = 3
@@ -67,7 +67,7 @@ def inspect(
             found = view.namespaces()
         _show(report.redis_value(found), json_path, lambda: report.print_redis(found))
         return
-    from agentkv.tiers.inspect_disk import inspect_disk
+    from agentkv.tiers.disk.inspect import inspect_disk
 
     namespaces = inspect_disk(Path(where).expanduser())
     _show(report.disk_value(namespaces), json_path, lambda: report.print_disk(namespaces))
@@ -84,7 +84,7 @@ def stats(
         with _redis(where, agentkv_config) as view:
             value = report.redis_stats(view.namespaces(), view.memory())
     else:
-        from agentkv.tiers.inspect_disk import inspect_disk
+        from agentkv.tiers.disk.inspect import inspect_disk
 
         path = Path(where).expanduser()
         value = report.disk_stats(path, inspect_disk(path))
@@ -99,8 +99,8 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from agentkv.cli import store_report as report
-    from agentkv.tiers.inspect_disk import inspect_disk
-    from agentkv.tiers.verify_disk import num_verifiable, verify_disk
+    from agentkv.tiers.disk.inspect import inspect_disk
+    from agentkv.tiers.disk.verify import num_verifiable, verify_disk
 
     if target.is_url(str(path)):
         raise ConfigError("store verify: only for a directory; the tier checks what Redis gives")
@@ -147,8 +147,8 @@ def _prune_disk(
     path: Path, keep: list[str], older_than_s: float | None, yes: bool, json_path: str | None
 ) -> None:
     from agentkv.cli import store_report as report
-    from agentkv.tiers.inspect_disk import inspect_disk
-    from agentkv.tiers.prune_disk import prune_disk, to_prune
+    from agentkv.tiers.disk.inspect import inspect_disk
+    from agentkv.tiers.disk.prune import prune_disk, to_prune
 
     namespaces = inspect_disk(path)
     kept = target.resolve_names(keep, [namespace.digest for namespace in namespaces])
@@ -210,7 +210,7 @@ def _show(value: dict[str, Any], json_path: str | None, show: Callable[[], None]
 @contextmanager
 def _redis(url: str, config_file: str | None) -> Iterator["RedisView"]:
     """Raises ConfigError; a server that cannot be used is one line and exit status 3."""
-    from agentkv.tiers.inspect_redis import StoreError, redis_view
+    from agentkv.tiers.redis.inspect import StoreError, redis_view
 
     try:
         with redis_view(url, target.redis_access(url, config_file)) as view:

@@ -15,10 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentkv.config_values import format_size
-from agentkv.tiers.inspect_disk import EngineFacts, NamespaceFacts, SegmentFacts, ages_s
-from agentkv.tiers.inspect_redis import RedisNamespace, ServerMemory
+from agentkv.tiers.disk.inspect import EngineFacts, NamespaceFacts, SegmentFacts, ages_s
+from agentkv.tiers.disk.verify import EngineVerdict
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.verify_disk import EngineVerdict
+from agentkv.tiers.redis.inspect import RedisNamespace, ServerMemory
 
 MAX_DAMAGES_SHOWN = 20
 NAME_CHARS = 16

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from agentkv.config import load_config_file, parse_config
 from agentkv.config_tiers import RedisConfig
 from agentkv.errors import ConfigError
-from agentkv.tiers.redis_url import RedisAccess
+from agentkv.tiers.redis.url import RedisAccess
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MIN_NAME_CHARS = 6

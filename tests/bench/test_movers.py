@@ -21,8 +21,8 @@ from agentkv.bench.settings import BenchSettings
 from agentkv.bench.ssd import check_room, ssd_contest
 from agentkv.bench.vllm_parts import why_no_vllm
 from agentkv.errors import ConfigError
-from agentkv.tiers.read_segment import read_table
-from agentkv.tiers.redis_url import RedisAccess, parse_address
+from agentkv.tiers.disk.read_segment import read_table
+from agentkv.tiers.redis.url import RedisAccess, parse_address
 
 BLOCK_BYTES = 64 << 10
 SETTINGS = BenchSettings(size_bytes=2 << 20, block_sizes_bytes=(BLOCK_BYTES,))

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from agentkv.cli.main import build_app, main
 from agentkv.cli.store_target import is_url, parse_duration, resolve_names
 from agentkv.errors import ConfigError
+from agentkv.tiers.disk.read_segment import read_table
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.read_segment import read_table
 
 OTHER = Namespace({"model": "other"})
 ROOMY = {"size_bytes": 32 << 20, "segment_bytes": 1 << 20}

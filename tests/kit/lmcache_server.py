@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from agentkv.tiers.base import Entry
-from agentkv.tiers.lmcache import LMCacheStore
+from agentkv.tiers.lmcache.store import LMCacheStore
 from agentkv.tiers.namespace import Namespace
 
 BLOCK_BYTES = 20_000

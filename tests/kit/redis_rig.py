@@ -19,7 +19,7 @@ import numpy as np
 
 from agentkv.tiers.base import Entry
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.redis import RedisStore
+from agentkv.tiers.redis.store import RedisStore
 
 BLOCK_BYTES = 40_000
 NAMESPACE = Namespace({"model": "tiny", "kv_dtype": "float16"})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentkv.tiers import disk_io
+from agentkv.tiers.disk import io as disk_io
 
 
 class Device:

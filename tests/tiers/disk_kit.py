@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from agentkv.tiers.base import Entry
-from agentkv.tiers.disk import DiskStore
+from agentkv.tiers.disk.store import DiskStore
 from agentkv.tiers.namespace import Namespace
 
 BLOCK_BYTES = 16384

@@ -26,8 +26,8 @@ from tiers.disk_kit import (
 )
 from tiers.disk_victim import NUM_KEYS, SIZE_BYTES
 
-from agentkv.tiers.disk import DiskStore
-from agentkv.tiers.disk_records import DataSums
+from agentkv.tiers.disk.records import DataSums
+from agentkv.tiers.disk.store import DiskStore
 
 NUM_KILLS = int(os.environ.get("AGENTKV_KILLS", "30"))
 CAPACITY = 40

@@ -23,9 +23,9 @@ from tiers.disk_kit import (
 )
 
 from agentkv.clock import ManualClock
-from agentkv.tiers import disk_io
 from agentkv.tiers.base import Entry
-from agentkv.tiers.disk import DiskStore
+from agentkv.tiers.disk import io as disk_io
+from agentkv.tiers.disk.store import DiskStore
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_without_threads_the_caller_does_all_the_work(
 
     store = open_store(tmp_path)
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    monkeypatch.setattr("agentkv.tiers.disk_transfer._MAX_RUN_BYTES", 16 * KiB)
+    monkeypatch.setattr("agentkv.tiers.disk.transfer._MAX_RUN_BYTES", 16 * KiB)
     assert all(store.store(entries_of(range(20))))
     assert all(loaded(store, range(20)))
     store.close()
@@ -277,4 +277,4 @@ def _trust_all(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     (holding,) = store._index.pin([key_of(1)])
     assert holding is not None
     store._index.unpin([holding])
-    monkeypatch.setattr("agentkv.tiers.disk_records.DataSums.of", lambda *_: holding.data_sum)
+    monkeypatch.setattr("agentkv.tiers.disk.records.DataSums.of", lambda *_: holding.data_sum)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from agentkv.tiers.disk_index import Holding, Place, SlotIndex
+from agentkv.tiers.disk.index import Holding, Place, SlotIndex
 
 
 def index_of(num_slots: int, *keys: bytes) -> SlotIndex:

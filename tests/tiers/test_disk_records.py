@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv.tiers.disk_records import (
+from agentkv.tiers.disk.records import (
     NO_RECORD,
     PAGE_BYTES,
     RECORD_BYTES,

@@ -26,11 +26,11 @@ from tiers.disk_kit import (
 )
 
 from agentkv.clock import SystemClock
-from agentkv.tiers import disk_io
-from agentkv.tiers.disk_guards import StallWatch
-from agentkv.tiers.disk_records import PAGE_BYTES, Record, Shape
-from agentkv.tiers.disk_segments import Segment
-from agentkv.tiers.disk_space import segment_path
+from agentkv.tiers.disk import io as disk_io
+from agentkv.tiers.disk.guards import StallWatch
+from agentkv.tiers.disk.records import PAGE_BYTES, Record, Shape
+from agentkv.tiers.disk.segments import Segment
+from agentkv.tiers.disk.space import segment_path
 
 
 def test_a_restart_finds_what_was_stored(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_clock_that_went_back_does_not_change_the_order(
     capacity = fill(store)
     store.close()
     store = open_store(tmp_path)
-    monkeypatch.setattr("agentkv.tiers.disk_writer.time.time_ns", lambda: 1000)
+    monkeypatch.setattr("agentkv.tiers.disk.writer.time.time_ns", lambda: 1000)
     assert store.store([entry_of(1000)]) == [True], "key 0 went for it"
     store.close()
     store = open_store(tmp_path)

@@ -18,7 +18,7 @@ from tiers.disk_kit import (
 )
 
 from agentkv.clock import ManualClock
-from agentkv.tiers.disk_space import DirectoryLock
+from agentkv.tiers.disk.space import DirectoryLock
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_questions_do_not_wait_for_a_stalled_device(
 def test_a_store_that_is_closed_while_stalled_keeps_its_lock_until_the_call_ends(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv.tiers.disk._CLOSE_WAIT_S", 0.05)
+    monkeypatch.setattr("agentkv.tiers.disk.store._CLOSE_WAIT_S", 0.05)
     store = open_store(tmp_path)
     store.store([entry_of(0)])
     folder = next(tmp_path.rglob("engine-0"))

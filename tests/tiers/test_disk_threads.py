@@ -22,9 +22,9 @@ from tiers.disk_kit import (
     open_store,
 )
 
-from agentkv.tiers import disk_index
 from agentkv.tiers.base import Entry
-from agentkv.tiers.disk import DiskStore
+from agentkv.tiers.disk import index as disk_index
+from agentkv.tiers.disk.store import DiskStore
 
 NUM_KEYS = 150
 SECONDS = 2.0
@@ -100,7 +100,7 @@ def test_the_crowd_would_notice_a_slot_that_is_reused_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: without pins and sums, wrong bytes come through."""
-    monkeypatch.setattr("agentkv.tiers.disk_records.DataSums.of", lambda *_: 7)
+    monkeypatch.setattr("agentkv.tiers.disk.records.DataSums.of", lambda *_: 7)
     store = open_store(tmp_path, segment_bytes=300 * KiB)
     monkeypatch.setattr(disk_index.Holding, "pins", property(lambda _: 0, lambda *_: None))
     crowd = Crowd(store)

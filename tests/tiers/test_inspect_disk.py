@@ -20,11 +20,11 @@ from tiers.disk_kit import (
 )
 
 from agentkv.errors import ConfigError
-from agentkv.tiers.inspect_disk import ages_s, held_still, inspect_disk
+from agentkv.tiers.disk.inspect import ages_s, held_still, inspect_disk
+from agentkv.tiers.disk.prune import prune_disk, to_prune
+from agentkv.tiers.disk.read_segment import read_table
+from agentkv.tiers.disk.verify import num_verifiable, verify_disk
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.prune_disk import prune_disk, to_prune
-from agentkv.tiers.read_segment import read_table
-from agentkv.tiers.verify_disk import num_verifiable, verify_disk
 
 OTHER = Namespace({"model": "other", "layout": "kv-first"})
 ROOMY = 64 << 20

@@ -10,9 +10,9 @@ from kit.redis_rig import BLOCK_BYTES, NAMESPACE, entries, loaded, open_store
 from kit.redis_server import cluster, running
 
 from agentkv.errors import ConfigError
-from agentkv.tiers.inspect_redis import StoreError, redis_view
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.redis_url import RedisAccess
+from agentkv.tiers.redis.inspect import StoreError, redis_view
+from agentkv.tiers.redis.url import RedisAccess
 
 OTHER = Namespace({"model": "other", "kv_dtype": "float16"})
 ANYBODY = RedisAccess()

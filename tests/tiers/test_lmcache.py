@@ -21,10 +21,10 @@ from kit.lmcache_server import (
 )
 
 from agentkv.errors import ConfigError
-from agentkv.tiers import lmcache_wire
 from agentkv.tiers.base import TierStore
-from agentkv.tiers.lmcache import HEADER_BYTES, LMCacheStore
-from agentkv.tiers.lmcache_wire import Command, KeySpace, Link, request
+from agentkv.tiers.lmcache import wire as lmcache_wire
+from agentkv.tiers.lmcache.store import HEADER_BYTES, LMCacheStore
+from agentkv.tiers.lmcache.wire import Command, KeySpace, Link, request
 
 
 @pytest.fixture(scope="module")

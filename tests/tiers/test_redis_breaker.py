@@ -9,8 +9,8 @@ import pytest
 from kit.redis_server import wait_until
 
 from agentkv.clock import ManualClock
-from agentkv.tiers.redis_breaker import Breaker, Pause
-from agentkv.tiers.redis_replies import Trouble
+from agentkv.tiers.redis.breaker import Breaker, Pause
+from agentkv.tiers.redis.replies import Trouble
 
 _TROUBLE = Trouble("timeout", "it is late")
 

@@ -10,10 +10,10 @@ import redis
 from kit.redis_rig import NAMESPACE, entries, entry, key, loaded, open_store
 from kit.redis_server import RedisServer, running
 
-from agentkv.tiers import redis_commands
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.redis import RedisStore
-from agentkv.tiers.redis_values import HEADER_BYTES
+from agentkv.tiers.redis import commands as redis_commands
+from agentkv.tiers.redis.store import RedisStore
+from agentkv.tiers.redis.values import HEADER_BYTES
 
 _VALUE_BYTES = 16_000  # so that an entry has three parts
 

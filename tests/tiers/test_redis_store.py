@@ -26,10 +26,10 @@ from kit.redis_rig import (
 )
 from kit.redis_server import RedisServer, running, wait_until
 
-from agentkv.tiers import redis_link
 from agentkv.tiers.base import Entry
 from agentkv.tiers.namespace import Namespace
-from agentkv.tiers.redis import RedisStore
+from agentkv.tiers.redis import link as redis_link
+from agentkv.tiers.redis.store import RedisStore
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from kit.redis_rig import NAMESPACE
 from kit.redis_server import make_certificates
 
 from agentkv.errors import ConfigError
-from agentkv.tiers.redis import RedisStore
-from agentkv.tiers.redis_url import RedisAccess, parse_address
-from agentkv.tiers.redis_values import (
+from agentkv.tiers.redis.store import RedisStore
+from agentkv.tiers.redis.url import RedisAccess, parse_address
+from agentkv.tiers.redis.values import (
     DEFAULT_VALUE_BYTES,
     HEADER_BYTES,
     KeySpace,

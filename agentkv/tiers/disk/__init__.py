@@ -1,0 +1,1 @@
+"""The SSD tier: see `store`."""

@@ -1,0 +1,1 @@
+"""The tier in an LMCache server: see `store`."""

@@ -1,0 +1,1 @@
+"""The tier on a Redis or Valkey server: see `store`."""
