@@ -36,6 +36,7 @@ _REFUSED_FOR_S = 1.0
 _AGAIN_S = 0.2
 _TRY_FOR_S = 2.0
 _MAX_PARKINGS = 8
+_MAX_LOOKS = 256  # Blocks at once: the scheduler's time is dear.
 _SCAN = 4  # Blocks looked at for each one written.
 
 
@@ -125,7 +126,7 @@ class Demoter:
             self._park_later(session, pause, _REFUSED_FOR_S)
             return
         refs = reversed(self._controller.sessions.all_blocks(session))
-        keys = deque(key for key in self._layout.keys(refs) if not tier.holds(key))
+        keys = deque(self._layout.keys(refs))
         self._parkings.append(_Parking(session, pause, tier, keys))
 
     def _park_later(self, session: Session, pause: Pause, later_s: float) -> None:
@@ -148,11 +149,15 @@ class Demoter:
     def _next_keys(self, parking: _Parking) -> list[OffloadKey]:
         room = self._room()
         keys: list[OffloadKey] = []
-        while parking.keys and len(keys) < room:
+        for _ in range(min(len(parking.keys), _MAX_LOOKS)):
+            if len(keys) >= room:
+                break
             key = parking.keys.popleft()
+            if parking.tier.holds(key):
+                continue
             if self._manager.is_idle(key):
                 keys.append(key)
-            elif not parking.tier.holds(key):
+            else:
                 parking.is_whole = False  # DRAM lost it, or a copy uses it just now.
         return keys
 
@@ -258,7 +263,7 @@ class Demoter:
     def _room(self) -> int:
         """How many more blocks may be on their way."""
         most = max(8, self._manager.num_chunks // _BATCH_SHARE)
-        return max(0, most - self._manager.num_demoting_chunks)
+        return min(_MAX_LOOKS, max(0, most - self._manager.num_demoting_chunks))
 
     def _write(self, tier: StoreTier, keys: Sequence[OffloadKey], reason: str) -> None:
         self._manager.demote(tier, keys)

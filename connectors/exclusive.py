@@ -22,7 +22,7 @@ from agentkv.appraisal import Deps
 from agentkv.controller import Controller
 from agentkv.policy import Action
 from agentkv.resumes import action_of
-from agentkv.sessions import BlockRef, Session
+from agentkv.sessions import BlockRef, Pause, Session, SessionKey
 
 from .guard import Faults, never_raises
 from .kept_prefix import KeptPrefixes
@@ -32,8 +32,8 @@ from .pool_store import PoolStore
 from .tiering import AgentKVTieringManager
 
 _AHEAD = 4  # So many times what is needed now is marked at once.
-_RESCAN_S = 0.05
-_AHEAD_EVERY_S = 0.05
+_RESCAN_S = 2.0
+_AHEAD_EVERY_S = 0.1
 
 
 class Exclusive:
@@ -59,6 +59,7 @@ class Exclusive:
         self._layout = layout
         self._kept = kept
         self._looked_at_s = -_RESCAN_S
+        self._marked: dict[SessionKey, int] = {}
         self._copied_at_s = 0.0
         self._ahead_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
@@ -82,24 +83,33 @@ class Exclusive:
         now_s = self._clock.monotonic_s()
         if self._order is None or self.dram.num_expendable >= num_chunks:
             return
-        if now_s - self._looked_at_s < _RESCAN_S:
-            return
+        if now_s - self._looked_at_s >= _RESCAN_S:
+            self._looked_at_s = now_s
+            self._marked.clear()  # More of them may be in DRAM by now.
         found: list[OffloadKey] = []
-        for session in self._held_sessions():
+        for session, pause in self._held_sessions():
+            self._marked[session.key] = pause.pause_id
             for ref in self._controller.sessions.private_blocks(session):
                 found.extend(self._keys_held_twice(ref, self._order))
             if len(found) >= _AHEAD * num_chunks:
                 break
-        else:
-            self._looked_at_s = now_s  # There is no more: not again for every chunk.
         self.dram.make_ready(found)
 
-    def _held_sessions(self) -> Iterator[Session]:
-        """Those that could be copied out again; whoever returns first needs DRAM least."""
+    def _held_sessions(self) -> list[tuple[Session, Pause]]:
+        """Those that could be copied out again; whoever returns first needs DRAM least.
+
+        Each once in a while: a walk over all its blocks has to pay.
+        """
         pauses = self._controller.pauses.kept()
-        for session, _ in sorted(pauses, key=lambda pair: pair[1].returns_at_s):
-            if self._kept.get(session.key) is not None:
-                yield session
+        if len(self._marked) > 2 * len(pauses) + 64:
+            self._marked = {s.key: self._marked.get(s.key, 0) for s, _ in pauses}
+        new = [
+            (session, pause)
+            for session, pause in pauses
+            if self._marked.get(session.key) != pause.pause_id
+            and self._kept.get(session.key) is not None
+        ]
+        return sorted(new, key=lambda pair: pair[1].returns_at_s)
 
     def _keys_held_twice(self, ref: BlockRef, order: PoolOrder) -> Iterator[OffloadKey]:
         depth, block_hash = ref
@@ -120,11 +130,18 @@ class Exclusive:
     @never_raises
     def added_to(self, output: SchedulerOutput) -> SchedulerOutput:
         """See `PoolStore.added_to`."""
-        return output if self.store is None else self.store.added_to(output)
+        if self.store is None:
+            return output
+        try:
+            return self.store.added_to(output)
+        finally:
+            if self.store:  # A fault: steps would go on for what never goes out.
+                self.store.clear()
 
     @never_raises
     def clear(self) -> None:
         """The engine dropped its caches."""
+        self._marked.clear()
         if self.store is not None:
             self.store.clear()
 
@@ -148,8 +165,8 @@ class Exclusive:
         now_s = self._clock.monotonic_s()
         if self._order is None or now_s - self._copied_at_s < _AHEAD_EVERY_S:
             return
-        if self._manager.num_free_chunks:
-            return  # While DRAM has room it has everything.
+        if self._manager.num_free_chunks or self._controller.appraiser.pressure <= 0:
+            return  # DRAM has everything, or the pool will give nothing up.
         self._copied_at_s = now_s
         num_left = self._ahead_blocks
         for session, pause in self._controller.by_give_up_rank():

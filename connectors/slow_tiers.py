@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -46,6 +47,7 @@ def open_tiers(
     """
     if not (config.ssd.is_on or config.redis.is_on or config.lmcache.is_on):
         return []
+    _join_vllms_log()
     if not is_hash_stable(vllm_config):
         logger.warning(
             "agentkv: the block hashes of %s differ in each process: no KV outlives this one; set "
@@ -70,6 +72,14 @@ def open_tiers(
             tier.shutdown()
         raise
     return tiers
+
+
+def _join_vllms_log() -> None:
+    """What the tiers have to say goes where vLLM's own lines go."""
+    ours, theirs = logging.getLogger("agentkv"), logging.getLogger("vllm")
+    if not ours.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.getEffectiveLevel())
 
 
 def _open_disk(config: AgentKVConfig, block_bytes: int, namespace: Namespace) -> DiskStore:

@@ -7,6 +7,7 @@ import pytest
 from kit import Agent, Rig, blocks
 from kit.clean import engine_leaks
 from kit.control import tell
+from vllm.v1.kv_offload.base import make_offload_key
 
 from agentkv.appraisal import Appraiser
 from agentkv.connectors import scheduler_side
@@ -82,6 +83,16 @@ def _broken(*_: Any, **__: Any) -> Any:
     raise RuntimeError("broken on purpose")
 
 
+def damage_one(rig: Rig, agents: list[Agent]) -> None:
+    """A block in the middle of what DRAM has of some session."""
+    for agent in agents:
+        for block in (2, 3, 4):
+            if rig.dram.get(make_offload_key(rig.hashes(agent.context)[block], 0)) is not None:
+                rig.flip_dram_byte(agent.context, block)
+                return
+    raise AssertionError("DRAM has nothing of them")
+
+
 @pytest.mark.parametrize(
     ("owner", "name"), FAULTS, ids=lambda part: getattr(part, "__name__", part)
 )
@@ -109,7 +120,7 @@ def test_a_fault_anywhere_is_survived(
         rig.settle()
     agents[0].turn()
     rig.drop_gpu_cache()
-    rig.flip_dram_byte(agents[0].context, 2)
+    damage_one(rig, agents)
     ids = [agent.arrive(tool_tokens=blocks(2), max_tokens=20) for agent in agents]
     rig.step(3)
     while rig.scheduler.kv_holding_waiting:
