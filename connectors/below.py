@@ -18,6 +18,7 @@ from agentkv.controller import Controller
 from agentkv.sessions import BlockRef
 
 from .demoter import Demoter
+from .exclusive import Exclusive
 from .guard import Faults, never_raises
 from .layout import Layout
 from .pool_load import REQUEST_PREFIX
@@ -37,6 +38,7 @@ class Below:
         layout: Layout,
         config: AgentKVConfig,
         prefetcher: Prefetcher,
+        exclusive: Exclusive,
         faults: Faults,
     ) -> None:
         self.faults = faults
@@ -45,7 +47,8 @@ class Below:
         self._manager = manager
         self._layout = layout
         self._prefetcher = prefetcher
-        self._demoter = Demoter(controller, deps, manager, layout, config)
+        copy = exclusive.copy_to_dram
+        self._demoter = Demoter(controller, deps, manager, layout, config, copy)
         manager.on_promotion = self.on_promotion
         manager.on_promoted = self.on_promoted
 

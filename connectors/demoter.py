@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from vllm.v1.kv_offload.base import OffloadKey, get_offload_block_hash
@@ -64,18 +64,22 @@ class Demoter:
         manager: AgentKVTieringManager,
         layout: Layout,
         config: AgentKVConfig,
+        copy_to_dram: Callable[[Session], None],
     ) -> None:
         self._controller = controller
         self._deps = deps
         self._manager = manager
         self._layout = layout
         self._config = config
+        self._copy_to_dram = copy_to_dram
         self._prices = config.prices
         self._due: list[tuple[float, int, Session, Pause]] = []
         self._order = itertools.count()
         self._parkings: deque[_Parking] = deque()
         self._refused_until_s: dict[StoreTier, float] = {}
         self._looked_at_s = 0.0
+        # Pauses of which not all could be written at the first try.
+        self._tried_since_s: dict[int, float] = {}
         if manager.tiers:
             manager.on_demoted = self._note_demoted
             controller.on_decided = self.note_decided
@@ -101,6 +105,8 @@ class Demoter:
             _, _, session, pause = heapq.heappop(self._due)
             if session.pause is pause and pause.park_at_s is not None:
                 self._park(session, pause)
+            else:
+                self._tried_since_s.pop(pause.pause_id, None)
         self._go_on_parking()
         self._relieve()
 
@@ -116,6 +122,7 @@ class Demoter:
         """The engine dropped its caches."""
         self._due.clear()
         self._parkings.clear()
+        self._tried_since_s.clear()
 
     # --- parking ---
 
@@ -137,6 +144,7 @@ class Demoter:
         for parking in list(self._parkings):
             if parking.session.pause is not parking.pause:
                 self._parkings.remove(parking)  # The turn is back.
+                self._tried_since_s.pop(parking.pause.pause_id, None)
                 continue
             keys = self._next_keys(parking)
             if keys:
@@ -167,10 +175,14 @@ class Demoter:
         if parking.was_refused:
             self._park_later(session, pause, _REFUSED_FOR_S)
             return
-        if not parking.is_whole and now_s < (pause.park_at_s or 0.0) + _TRY_FOR_S:
-            # The last blocks of a turn are in DRAM a little later than the turn is over.
+        tried_since_s = self._tried_since_s.setdefault(pause.pause_id, now_s)
+        if not parking.is_whole and now_s < tried_since_s + _TRY_FOR_S:
+            # The last blocks of a turn are in DRAM a little later than the turn is over; others
+            # the pool alone has.
+            self._copy_to_dram(session)
             self._park_later(session, pause, _AGAIN_S)
             return
+        del self._tried_since_s[pause.pause_id]
         keys = self._layout.keys(self._controller.sessions.private_blocks(session))
         held = [key for key in keys if parking.tier.holds(key)]
         if len(held) == len(keys):

@@ -157,6 +157,11 @@ class Exclusive:
             self._copy_out(session, len(lacking))
 
     @never_raises
+    def copy_to_dram(self, session: Session) -> None:
+        """A tier below wants this session's blocks, and takes them from DRAM only."""
+        self.before_give_up(session, self._controller.sessions.all_blocks(session))
+
+    @never_raises
     def after_step(self) -> None:
         """Copies out ahead what the pool will give up next, so that nobody waits for it then.
 

@@ -99,7 +99,8 @@ class SchedulerSide:
         self.exclusive = Exclusive(controller, deps, manager, layout, kept, self.faults, is_on)
         self._room = Room(controller, deps, arrived, self._requests, layout, self.exclusive)
         prefetcher = Prefetcher(controller, deps, self._room, config.prefetch, layout, kept)
-        self.below = Below(controller, deps, manager, layout, config, prefetcher, self.faults)
+        tiers = (manager, layout, config, prefetcher, self.exclusive, self.faults)
+        self.below = Below(controller, deps, *tiers)
         self.returns = Returns(
             controller, deps, prefetcher, self.below, self.faults, config.load_timeout_s
         )

@@ -47,7 +47,7 @@ def open_tiers(
     """
     if not (config.ssd.is_on or config.redis.is_on or config.lmcache.is_on):
         return []
-    _join_vllms_log()
+    _speak_as_loud_as_vllm()
     if not is_hash_stable(vllm_config):
         logger.warning(
             "agentkv: the block hashes of %s differ in each process: no KV outlives this one; set "
@@ -74,12 +74,9 @@ def open_tiers(
     return tiers
 
 
-def _join_vllms_log() -> None:
-    """What the tiers have to say goes where vLLM's own lines go."""
-    ours, theirs = logging.getLogger("agentkv"), logging.getLogger("vllm")
-    if not ours.handlers:
-        ours.handlers = list(theirs.handlers)
-        ours.setLevel(theirs.getEffectiveLevel())
+def _speak_as_loud_as_vllm() -> None:
+    """What the tiers have to say is as loud as vLLM itself, whatever others have set for all."""
+    logging.getLogger("agentkv").setLevel(logging.getLogger("vllm").getEffectiveLevel())
 
 
 def _open_disk(config: AgentKVConfig, block_bytes: int, namespace: Namespace) -> DiskStore:

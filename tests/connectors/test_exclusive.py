@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import Agent, Rig
 from kit.copies import FOREVER
+from kit.tiers import blocks_in, step_until
+from vllm.v1.kv_offload.base import make_offload_key
 
 RigFactory = Callable[..., Rig]
 TOOL = {"tool": "bash", "expected_wait_s": 100.0}
@@ -104,3 +107,19 @@ def test_while_dram_has_room_nothing_is_copied_twice(make_rig: RigFactory) -> No
         agent.turn(tag=TOOL)
     assert rig.counter("agentkv:copied_out_blocks") == 0
     assert recomputed(rig) == 0
+
+
+def test_a_long_pause_is_parked_although_dram_has_dropped_its_copy(
+    make_rig: RigFactory, tmp_path: Path
+) -> None:
+    """The pool alone has it: it is copied out, and goes on to the disk."""
+    fields = shape()
+    fields["extra"] |= {"ssd": {"path": str(tmp_path), "size_bytes": "64MiB"}, "park_after_s": 50}
+    rig = make_rig(**fields)
+    agent = Agent(rig, "waits", 99, 10)
+    agent.turn(tag={"tool": "bash", "expected_wait_s": 10.0})
+    for block_hash in rig.hashes(agent.context):
+        rig.side._damaged._drop(make_offload_key(block_hash, 0))
+    assert rig.cached_blocks(agent.context) == 10 and rig.dram_blocks(agent.context) == 0
+    rig.clock.advance(60.0)
+    step_until(rig, lambda: blocks_in(rig, agent) == 10)

@@ -20,6 +20,7 @@ from .conftest import SHAPE, StartEngine
 from .engine import Ask, Engine, chain, prompt_of
 
 NUM_SESSIONS = 4
+NAMES = [f"s{i}" for i in range(NUM_SESSIONS)]
 TALK = {"num_sessions": NUM_SESSIONS, "concurrency": 2}
 
 
@@ -35,11 +36,11 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, A
 
 
 def park_all(engine: Engine, _: int = 0) -> None:
-    """Until every session's blocks are below DRAM."""
+    """Until all blocks of the sessions that talk are below DRAM; others may have lost some."""
     [tier] = engine.connector.scheduler.manager.tiers
     side = engine.connector._side
     assert side is not None
-    sessions = list(side.controller.sessions)
+    sessions = [s for s in side.controller.sessions if s.key.name in NAMES]
     deadline_s = time.monotonic() + 20.0
     while not all(s.pause is None or s.pause.parked_in for s in sessions):
         assert time.monotonic() < deadline_s, [s.pause for s in sessions]
