@@ -22,6 +22,9 @@ from .cache_policy import AgentKVCachePolicy
 from .layout import Layout
 from .pool_order import PoolOrder
 
+FIRST_TOKENS = 8
+"""So many steps a running turn decodes before room for it is looked for again."""
+
 _ALL = 1 << 60
 
 
@@ -65,7 +68,7 @@ class ArrivedTurns:
 
     def add(self, request: Request, order: PoolOrder | None) -> None:
         """The turn waits from now on, newly arrived or preempted."""
-        waiting = _Waiting(request, wanted_blocks=self._layout.blocks(request.num_tokens))
+        waiting = _Waiting(request, wanted_blocks=self._wanted(request, num_known=0))
         self._turns[request.request_id] = waiting
         self._is_stale = True
         if order is None:
@@ -132,8 +135,12 @@ class ArrivedTurns:
         hashes = waiting.request.block_hashes
         depth = order.cached_depth(hashes)
         num_known = depth * self._layout.tokens_per_hash
-        waiting.wanted_blocks = self._layout.blocks(waiting.request.num_tokens - num_known)
+        waiting.wanted_blocks = self._wanted(waiting.request, num_known=num_known)
         return [(i, hashes[i - 1]) for i in range(depth, 0, -1)]
+
+    def _wanted(self, request: Request, *, num_known: int) -> int:
+        """Blocks that the turn takes with its first tokens, until room is looked for again."""
+        return self._layout.blocks(request.num_tokens + FIRST_TOKENS - num_known)
 
     def _put_last(
         self, order: PoolOrder, turns: Sequence[_Waiting], chains: Sequence[list[BlockRef]]

@@ -17,13 +17,12 @@ from agentkv.controller import Controller, Victim
 from agentkv.policy import Action
 from agentkv.sessions import Session
 
-from .arrived import ArrivedTurns
+from .arrived import FIRST_TOKENS, ArrivedTurns
 from .exclusive import Exclusive
 from .layout import Layout
 from .pool_order import PoolOrder
 
 _STEPS_AHEAD = 2
-_STEPS_BETWEEN = 8
 
 
 class Room:
@@ -69,7 +68,7 @@ class Room:
 
     def make(self, order: PoolOrder) -> None:
         """Readies as many blocks as requests want now, as far as pauses can give them."""
-        self._steps_left = _STEPS_BETWEEN
+        self._steps_left = FIRST_TOKENS
         wanted = min(self._wanted_blocks(), order.num_free_blocks)
         num_worthless, num_ready = order.count_front(wanted)
         self._controller.appraiser.observe_demand(

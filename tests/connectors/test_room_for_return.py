@@ -59,8 +59,8 @@ class Rooms(World):
         return session
 
     def waits(self, num_blocks: int) -> None:
-        """A request that lacks so many blocks has arrived."""
-        request = self.pool.request(90, num_blocks)
+        """A request that lacks so many blocks has arrived, the last one for what it will decode."""
+        request = self.pool.request(90, num_blocks - 1)
         self.requests[request.request_id] = request
         self.arrived.add(request, self.pool.order)
 

@@ -257,10 +257,13 @@ class RedisStore:
         return time.monotonic() + self._options.call_timeout_s
 
     def _safely(self, otherwise: _T, call: Callable[[], _T]) -> _T:
-        """The one net under every call: a fault of ours is a miss too."""
+        """The one net under every call; what is known to go wrong is handled below, by its kind."""
         try:
             return call()
         except Exception:
+            # The contract: no call of a tier raises. They run in threads of the connector's; let
+            # through, a fault of ours would cost a job its other blocks, and of `touch` the thread.
+            # Counted as "internal" (`agentkv:tier_failures`) and logged with its place, once.
             self._failures.count("internal")
             level = logging.DEBUG if self._has_told_fault else logging.WARNING
             self._has_told_fault = True
