@@ -37,7 +37,7 @@ server.main()
 
 
 def lmcache_python() -> str:
-    """An interpreter that can run LMCache's server. Without one the test fails, it proves nothing."""
+    """An interpreter that can run LMCache's server; a test fails without one."""
     if given := os.environ.get("AGENTKV_LMCACHE_PYTHON"):
         return given
     if importlib.util.find_spec("lmcache") is None:
