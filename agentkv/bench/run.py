@@ -25,12 +25,12 @@ from agentkv import __version__
 from agentkv.bench.dram import dram_contest
 from agentkv.bench.fio import fio_program
 from agentkv.bench.rates import Rate
-from agentkv.bench.redis_server import NOT_INSTALLED, private_redis, redis_program
 from agentkv.bench.redis_tier import redis_contest
 from agentkv.bench.rounds import WAYS, Contest, run_rounds
 from agentkv.bench.settings import BenchSettings
 from agentkv.bench.ssd import check_room, ssd_contest
 from agentkv.bench.vllm_parts import why_no_vllm
+from agentkv.tiers.redis.private_server import NOT_INSTALLED, private_redis, redis_program
 
 PEERS = {"dram": ("memcpy",), "ssd": ("fio", "vllm_fs"), "redis": ("raw", "lmcache")}
 NOT_CHOSEN = "not among --tiers"
@@ -70,7 +70,7 @@ def num_steps(settings: BenchSettings) -> int:
 def run_bench(settings: BenchSettings, on_step: OnStep) -> list[TierResult]:
     """Blocks for some minutes; a result for every tier, also for one that is not measured.
 
-    Raises ConfigError for what the user must mend, BenchError if a tier fails.
+    Raises ConfigError for what the user must mend, AgentKVError if a tier fails.
     """
     measure = {"dram": _dram, "ssd": _ssd, "redis": _redis}
     return [

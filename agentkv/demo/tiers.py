@@ -6,10 +6,6 @@ within a minute KV goes down to every tier and comes back from it.
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +16,13 @@ import numpy as np
 
 from agentkv.demo.rows import PauseRow
 from agentkv.errors import ConfigError
+from agentkv.tiers.redis.private_server import private_redis, redis_program
 
 TIERS = ("dram", "ssd", "redis")
 SLOW_TIERS: tuple[str, ...] = TIERS[1:]
 SMALL_DRAM_BYTES = 10 << 20
 PARK_AFTER_S = 1.0
 RETURNS_ELSEWHERE = 0.3
-_READY_TIMEOUT_S = 10.0
 
 
 def parse_tiers(text: str) -> tuple[str, ...]:
@@ -37,7 +33,7 @@ def parse_tiers(text: str) -> tuple[str, ...]:
             raise ConfigError(f"--tiers {name}: unknown; choose from {', '.join(TIERS)}")
     if "dram" not in names:
         raise ConfigError("--tiers: dram must be among them, all KV passes through it")
-    if "redis" in names and shutil.which("redis-server") is None:
+    if "redis" in names and redis_program() is None:
         raise ConfigError(
             "--tiers redis: needs redis-server, which is not installed (Debian: apt "
             "install redis-server)"
@@ -61,37 +57,14 @@ def tier_config(tiers: Sequence[str], folder: Path, redis_url: str | None) -> di
 def redis_server(tiers: Sequence[str], folder: Path) -> Iterator[str | None]:
     """The URL of a Redis of our own while the demo runs; None without a Redis tier.
 
-    Raises ConfigError if it does not start.
+    Raises AgentKVError if it does not start.
     """
-    if "redis" not in tiers:
+    program = redis_program() if "redis" in tiers else None
+    if program is None:
         yield None
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with (folder / "redis.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""],
-            cwd=folder,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        _wait_until_it_listens(process, port)
-        yield f"redis://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline_s = time.monotonic() + _READY_TIMEOUT_S
-    while time.monotonic() < deadline_s and process.poll() is None:
-        with socket.socket() as attempt:
-            if attempt.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise ConfigError("redis-server does not start here; see redis.log (--keep-logs DIR)")
+    with private_redis(program, folder) as url:
+        yield url
 
 
 def came_from(row: PauseRow) -> str:

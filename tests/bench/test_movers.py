@@ -14,7 +14,6 @@ from agentkv.bench.fio import bytes_per_s
 from agentkv.bench.lmcache_peer import LMCACHE, why_no_lmcache
 from agentkv.bench.memory import BlockMemory
 from agentkv.bench.raw_redis import RawRedis
-from agentkv.bench.redis_server import private_redis, redis_program
 from agentkv.bench.redis_tier import redis_contest
 from agentkv.bench.rounds import BenchError, Contest, Mover, PeerError
 from agentkv.bench.settings import BenchSettings
@@ -22,6 +21,7 @@ from agentkv.bench.ssd import check_room, ssd_contest
 from agentkv.bench.vllm_parts import why_no_vllm
 from agentkv.errors import ConfigError
 from agentkv.tiers.disk.read_segment import read_table
+from agentkv.tiers.redis.private_server import private_redis, redis_program
 from agentkv.tiers.redis.url import RedisAccess, parse_address
 
 BLOCK_BYTES = 64 << 10

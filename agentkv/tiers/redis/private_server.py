@@ -1,4 +1,4 @@
-"""A Redis of our own, on this machine, for as long as it is measured."""
+"""A Redis of our own, on this machine, for a demo or a measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentkv.bench.rounds import BenchError
+from agentkv.errors import AgentKVError
 
 NOT_INSTALLED = "redis-server is not installed"
 _READY_TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ def redis_program() -> str | None:
 def private_redis(program: str, folder: Path) -> Iterator[str]:
     """Its URL. Only this machine reaches it, and it writes no data to the disk.
 
-    Raises BenchError if it does not start.
+    Raises AgentKVError if it does not start.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -58,4 +58,4 @@ def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
             if attempt.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.02)
-    raise BenchError("redis-server does not start here; start one and name it with --redis-url")
+    raise AgentKVError("redis-server does not start on this machine")
