@@ -231,8 +231,11 @@ class LMCacheStore:
         self._known.note_empty(keys)
 
     def _overwrite(self, link: Link, names: KeySpace, keys: Sequence[bytes]) -> None:
+        """Done on return: asked once more, the server has seen to what came before."""
         for window in _windows(keys, _WINDOW_REQUESTS):
             link.send([request(Command.PUT, names.name(key)) for key in window])
+            link.send([request(Command.EXIST, names.name(window[-1]))])
+            link.reply()
 
     @property
     def _window_entries(self) -> int:
