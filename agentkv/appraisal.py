@@ -102,6 +102,7 @@ class Appraiser:
             age_s=age_s,
             expected_wait_s=tag.expected_wait_s,
             timeout_s=tag.timeout_s,
+            session=session.key,
         )
         private_tokens = pause.context_tokens
         location = Location(0)

@@ -95,7 +95,9 @@ class Controller:
         pause = turn.closed_pause
         if pause is not None:
             wait_s = (pause.tool_done_s or now_s) - pause.started_s
-            self._deps.predictor.observe(pause.tag.tool, pause.tag.command, wait_s)
+            self._deps.predictor.observe(
+                pause.tag.tool, pause.tag.command, wait_s, session=turn.session.key
+            )
             self._deps.recorder.sample(metrics.WAIT_SECONDS, value=wait_s)
         return turn
 
@@ -128,7 +130,7 @@ class Controller:
             return
         session = turn.session
         if session.state is SessionState.ENDED:
-            self._deps.ledger.record("end", session_id=session.key.name)
+            self._note_end(session)
         elif session.pause is not None:
             self.pauses.open(session, session.pause)
             self._decide(session, session.pause, kind="pause")
@@ -136,7 +138,7 @@ class Controller:
     def end(self, session: Session) -> None:
         """No turn will follow: what only this session used may go."""
         self.sessions.end(session)
-        self._deps.ledger.record("end", session_id=session.key.name)
+        self._note_end(session)
 
     def retag(self, session: Session, tag: TurnTag) -> None:
         """More is known of an open pause: it is decided anew."""
@@ -210,8 +212,15 @@ class Controller:
         abandoned = self.sessions.end_abandoned(
             idle_since_s=now_s - self._config.sessions.abandon_after_s
         )
-        for session in abandoned:
-            self._deps.ledger.record("end", session_id=session.key.name)
+        for session, pause in abandoned:
+            self._deps.predictor.observe(
+                pause.tag.tool,
+                pause.tag.command,
+                now_s - pause.started_s,
+                session=session.key,
+                is_censored=True,
+            )
+            self._note_end(session)
         self.pauses.drop_stale()
         for session, pause in self.pauses.take_expired(now_s - self._config.hold.lease_s):
             if action_of(pause) is Action.HOLD:
@@ -228,6 +237,10 @@ class Controller:
     def close(self) -> None:
         """The engine stops: nothing is decided after this."""
         self._deps.ledger.close()
+
+    def _note_end(self, session: Session) -> None:
+        self._deps.predictor.forget(session.key)
+        self._deps.ledger.record("end", session_id=session.key.name)
 
     # --- deciding ---
 

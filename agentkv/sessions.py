@@ -271,15 +271,15 @@ class SessionTracker:
         if session.key in self._sessions:
             self._sessions.move_to_end(session.key)
 
-    def end_abandoned(self, *, idle_since_s: float) -> list[Session]:
+    def end_abandoned(self, *, idle_since_s: float) -> list[tuple[Session, Pause]]:
         """Ends the paused sessions whose last activity was before `idle_since_s`."""
-        abandoned: list[Session] = []
+        abandoned: list[tuple[Session, Pause]] = []
         for session in self._sessions.values():
             if session.last_active_s >= idle_since_s:
                 break
-            if session.state is SessionState.PAUSED:
-                abandoned.append(session)
-        for session in abandoned:
+            if session.pause is not None:
+                abandoned.append((session, session.pause))
+        for session, _ in abandoned:
             self.end(session, is_lapsed=True)
         return abandoned
 

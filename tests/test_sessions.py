@@ -195,7 +195,8 @@ def test_abandoned_sessions_end() -> None:
     driver = Driver()
     old = driver.turn("r1", chain(1), "old").session
     driver.turn("r2", chain(2), "new")
-    assert driver.tracker.end_abandoned(idle_since_s=old.last_active_s + 0.5) == [old]
+    pause = old.pause
+    assert driver.tracker.end_abandoned(idle_since_s=old.last_active_s + 0.5) == [(old, pause)]
     assert len(driver.tracker) == 1 and lapsed_hashes(driver) == set(chain(1))
 
 

@@ -64,6 +64,8 @@ class Decision:
     `break_even_s`: the remaining wait from which letting go pays; None where there is none.
     `costs_s`: expected cost of each possible action in seconds of fully contended GPU memory, all
     finite. `review_in_s`: ask again then at the latest; None: only when the pressure changes.
+    `keep_value`: what keeping the KV at hand is worth per byte and second, to rank pauses that
+    compete for the same memory; None where the policy does not say: then the latest return goes.
     """
 
     action: Action
@@ -71,6 +73,7 @@ class Decision:
     break_even_s: float | None = None
     costs_s: Mapping[str, float] = field(default_factory=dict)
     review_in_s: float | None = None
+    keep_value: float | None = None
 
 
 class PausePolicy(Protocol):

@@ -8,8 +8,11 @@ predictor the true wait when the session resumes.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
+
+from agentkv.predict.curve import WaitCurve, from_quantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class WaitEstimate:
 
     There is no mean: under a tail this heavy it says nothing. `source` names what the estimate
     rests on, in words fit for a log line; `num_observed` counts the waits seen there.
+    `chance_ended`: that no turn will follow. `confidence` in 0..1: 0 where only the age of the wait
+    is known, 1 where a figure was stated or much was seen. `points`: more of the distribution.
     """
 
     p10_s: float
@@ -25,10 +30,21 @@ class WaitEstimate:
     p90_s: float
     source: str
     num_observed: int
+    chance_ended: float = 0.0
+    confidence: float = 1.0
+    points: WaitCurve | None = None
+
+    @property
+    def curve(self) -> WaitCurve:
+        """The whole distribution, as far as it is known."""
+        return self.points or from_quantiles(self.p10_s, self.p50_s, self.p90_s)
 
 
 class WaitPredictor(Protocol):
-    """Owned by the scheduler thread. Neither method blocks or raises, whatever clients sent."""
+    """Owned by the scheduler thread. No method blocks or raises, whatever clients sent.
+
+    `session` is whose wait it is: what a session's own waits tell goes before what others' do.
+    """
 
     def estimate(
         self,
@@ -38,6 +54,7 @@ class WaitPredictor(Protocol):
         age_s: float = 0.0,
         expected_wait_s: float | None = None,
         timeout_s: float | None = None,
+        session: Hashable | None = None,
     ) -> WaitEstimate:
         """What is left of a wait that began `age_s` ago; changes no estimate.
 
@@ -45,5 +62,19 @@ class WaitPredictor(Protocol):
         learned; `timeout_s` bounds the whole wait. Values that make no sense count as absent.
         """
 
-    def observe(self, tool: str | None, command: str | None, wait_s: float) -> None:
-        """Learn from one finished wait; a value that makes no sense is ignored."""
+    def observe(
+        self,
+        tool: str | None,
+        command: str | None,
+        wait_s: float,
+        *,
+        session: Hashable | None = None,
+        is_censored: bool = False,
+    ) -> None:
+        """Learn from one wait; a value that makes no sense is ignored.
+
+        `is_censored`: it took longer than `wait_s`, and nobody knows how much.
+        """
+
+    def forget(self, session: Hashable) -> None:
+        """The session has ended: its own waits tell nothing more."""

@@ -9,6 +9,7 @@ age of the wait. Where: behind the `WaitPredictor` seam; one per engine, in the 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -61,10 +62,18 @@ class QuantileWaitPredictor:
         self._overall = _Level()
         self._levels: OrderedDict[str, _Level] = OrderedDict()
 
-    def observe(self, tool: str | None, command: str | None, wait_s: float) -> None:
+    def observe(
+        self,
+        tool: str | None,
+        command: str | None,
+        wait_s: float,
+        *,
+        session: Hashable | None = None,
+        is_censored: bool = False,
+    ) -> None:
         """See `WaitPredictor.observe`."""
         wait = _bounded(wait_s)
-        if wait is None:
+        if wait is None or is_censored:
             return
         self._overall.add(wait)
         for key in _place(tool, command).keys[:-1]:
@@ -82,6 +91,7 @@ class QuantileWaitPredictor:
         age_s: float = 0.0,
         expected_wait_s: float | None = None,
         timeout_s: float | None = None,
+        session: Hashable | None = None,
     ) -> WaitEstimate:
         """See `WaitPredictor.estimate`."""
         place = _place(tool, command)
@@ -101,6 +111,9 @@ class QuantileWaitPredictor:
             left = max(0.0, timeout - age)
             p10, p50, p90 = min(p10, left), min(p50, left), min(p90, left)
         return WaitEstimate(p10, p50, p90, source, num_observed)
+
+    def forget(self, session: Hashable) -> None:
+        """See `WaitPredictor.forget`."""
 
     def _posterior(self, keys: tuple[str, ...]) -> histogram.Mass:
         """The distribution at the finest key, tail included; sums to 1."""
