@@ -20,6 +20,7 @@ from agentkv.appraisal import Appraiser, Deps
 from agentkv.config import AgentKVConfig
 from agentkv.entries import decision_fields
 from agentkv.events import TurnTag
+from agentkv.hold_limits import HoldLimits
 from agentkv.pause_book import PauseBook
 from agentkv.policy import Action, Decision, PauseView
 from agentkv.resumes import action_of, record_resume
@@ -51,8 +52,10 @@ class Controller:
     ) -> None:
         self._config = config
         self._deps = deps
-        self._pool_tokens = pool_blocks * tokens_per_hash
         self.pauses = PauseBook()
+        self._limits = HoldLimits(
+            config.hold, self.pauses, pool_tokens=pool_blocks * tokens_per_hash
+        )
         self.sessions = SessionTracker(
             tokens_per_hash=tokens_per_hash,
             max_sessions=config.sessions.max_sessions,
@@ -248,8 +251,9 @@ class Controller:
         now_s = self._deps.clock.monotonic_s()
         view = self.appraiser.view(session, pause, now_s)
         decision = self._deps.policy.decide(view)
-        if decision.action is Action.HOLD:
-            decision = self._within_limits(session, pause, decision, now_s)
+        decision = self._limits.apply(
+            decision, session, pause, now_s=now_s, pressure=self.appraiser.pressure
+        )
         previous = pause.decision
         pause.decision = decision
         pause.returns_at_s = now_s + view.wait.p50_s
@@ -272,33 +276,6 @@ class Controller:
         assert pause.decision is not None
         self._deps.recorder.count(metrics.DECISIONS, pause.decision.action.value)
         self._deps.ledger.record(kind, **decision_fields(session, pause, view))
-
-    def _within_limits(
-        self, session: Session, pause: Pause, decision: Decision, now_s: float
-    ) -> Decision:
-        """A hold has a lease and a share of the pool; beyond either it becomes a swap."""
-        lease_s = self._config.hold.lease_s
-        if action_of(pause) is Action.HOLD and now_s - pause.started_s >= lease_s:
-            return replace(
-                decision, action=Action.SWAP, reason=f"held for the whole lease of {lease_s:g} s"
-            )
-        limit_tokens = self._config.hold.pool_fraction * self._pool_tokens
-        if (
-            self.appraiser.pressure > 0
-            and self._held_tokens(besides=session) + pause.context_tokens > limit_tokens
-        ):
-            share = self._config.hold.pool_fraction
-            return replace(
-                decision, action=Action.SWAP, reason=f"holds would exceed {share:.0%} of the pool"
-            )
-        return decision
-
-    def _held_tokens(self, *, besides: Session) -> int:
-        return sum(
-            pause.context_tokens
-            for session, pause in self.pauses.kept()
-            if session is not besides and action_of(pause) is Action.HOLD
-        )
 
     def _give_up(self, session: Session, pause: Pause, action: Action) -> Victim:
         self.pauses.give_up(session, pause)
