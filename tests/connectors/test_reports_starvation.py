@@ -179,7 +179,7 @@ def test_a55_closing_a_session_frees_only_what_nobody_shares(make_rig: RigFactor
     one = list(rig.results["one.0"].request.prompt_token_ids)
     two = list(rig.results["two.0"].request.prompt_token_ids)
     rig.run("one.1", [*one, 1], session="one", tag={"last_turn": True}, max_tokens=1)
-    rig.run("filler", prompt(9, blocks(64 - 8)), max_tokens=1, tag={"last_turn": True})
+    rig.run("filler", prompt(9, blocks(64 - 7)), max_tokens=1, tag={"last_turn": True})
     assert rig.cached_blocks(two) == 7
     assert rig.cached_blocks(one) == 4
 

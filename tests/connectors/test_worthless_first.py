@@ -21,7 +21,7 @@ def test_an_ended_sessions_blocks_go_before_older_ones(make_rig: RigFactory) -> 
     ended = Agent(rig, "ended", 2, 6)
     ended.turn()
     ended.turn(tag=LAST)
-    _fill(rig, 13)
+    _fill(rig, 14)
     assert rig.cached_blocks(ended.context) == 0
     assert rig.cached_blocks(older.context) == 6
 
@@ -75,7 +75,7 @@ def test_a_superseded_branch_goes_first_and_the_live_chain_stays(make_rig: RigFa
     agent.context = agent.context[: blocks(3)] + prompt(5, blocks(3))
     agent.turn()
     assert rig.cached_blocks(old) == 8
-    _fill(rig, 24 - 4 - 6 - 1)
+    _fill(rig, 24 - 4 - 6)
     assert rig.cached_blocks(old) == 3
     assert rig.cached_blocks(agent.context) >= 6
     assert rig.cached_blocks(other.context) == 4
@@ -143,7 +143,7 @@ def test_an_aborted_last_turns_blocks_go_first_though_a_step_still_writes_them(
     rig.abort("last")
     rig.settle()
     assert rig.cached_blocks(tokens) == 6
-    _fill(rig, 24 - 6 - 1)
+    _fill(rig, 24 - 6)
     assert rig.cached_blocks(tokens) == 0 and rig.cached_blocks(older.context) == 6
 
 
@@ -181,3 +181,20 @@ def test_forks_of_one_session_share_their_prefix_and_lose_nothing(make_rig: RigF
     assert len(session.branches) == 1
     _fill(rig, 60 - 9)
     assert rig.cached_blocks(winner) == 8
+
+
+@pytest.mark.parametrize("pool_blocks, is_found", [(40, True), (24, False)])
+def test_a92_a_tool_list_that_changes_and_changes_back_finds_its_old_branch(
+    make_rig: RigFactory, pool_blocks: int, is_found: bool
+) -> None:
+    """While empty blocks are left; under pressure what the session turned away from goes first."""
+    rig = make_rig(pool_blocks=pool_blocks, dram_blocks=8, extra={"min_load_tokens": 10**6})
+    agent = Agent(rig, "agent", 1, 8)
+    agent.turn()
+    old = list(agent.context)
+    agent.context = old[: blocks(1)] + prompt(5, blocks(7))
+    agent.turn()
+    _fill(rig, 24 - 8)
+    assert rig.cached_blocks(old) == (8 if is_found else 1)
+    agent.context = old
+    assert agent.turn().gpu_hit_tokens == (8 * 16 if is_found else 16)
