@@ -126,6 +126,32 @@ def test_many_that_store_the_same_keys_write_each_once(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_store_that_cannot_grow_finds_the_slots_of_one_that_just_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has made the last segment that fits, and is held up before its slots can be used."""
+    store = open_store(tmp_path)
+    grow, has_grown = store._slab.grow, threading.Event()
+
+    def slow_grow(note_failure: Callable[[], None]) -> object:
+        segment = grow(note_failure)
+        has_grown.set()
+        time.sleep(0.1)
+        return segment
+
+    monkeypatch.setattr(store._slab, "grow", slow_grow)
+    answers: list[list[bool]] = []
+
+    def second() -> None:
+        has_grown.wait()
+        answers.append(store.store(entries_of(range(10, 20))))
+
+    _together([lambda: answers.append(store.store(entries_of(range(10)))), second])
+    assert answers == [[True] * 10] * 2
+    assert store.take_failures() == {}
+    store.close()
+
+
 def test_a_miss_is_not_remembered(tmp_path: Path) -> None:
     """A67: a key that was looked up too early is found when another thread has stored it."""
     store = open_store(tmp_path)

@@ -252,27 +252,36 @@ def test_unix_sockets(tmp_path: Path) -> None:
 
 
 def test_many_threads_share_a_store(tmp_path: Path) -> None:
-    """A67: writers of the same keys at once leave one valid value each, over few connections."""
+    """A67: writers of the same keys at once, over few connections.
+
+    A load between two writes of one key may miss; afterwards each key has one valid value.
+    """
     with (
         running(tmp_path) as server,
         open_store(server.url, num_connections=2, value_bytes=8192) as store,
         contextlib.closing(server.client()) as client,
     ):
-        failed: list[object] = []
+        refused: list[object] = []
+        num_loaded: list[int] = []
 
         def work(seed: int) -> None:
             rng = np.random.default_rng(seed)
             for _ in range(20):
                 numbers = [int(n) for n in rng.integers(0, 20, 6)]
-                if not all(store.store(entries(numbers))) or not all(loaded(store, numbers)):
-                    failed.append(numbers)
+                if not all(store.store(entries(numbers))):
+                    refused.append(numbers)
+                num_loaded.append(sum(loaded(store, numbers)))
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert failed == []
+        assert refused == []
+        assert sum(num_loaded) > 0.9 * 6 * 20 * 6
+        assert store.take_failures().keys() <= {"mixed_writes", "missing"}
+        assert all(store.store(entries(range(20)))) and all(loaded(store, range(20)))
+        assert store.take_failures() == {}
         wait_until(lambda: client.info("clients")["connected_clients"] <= 3)  # one is our own
 
 

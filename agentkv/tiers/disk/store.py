@@ -11,6 +11,7 @@ record, `slab` knows the files, `space` the directory, `guards` when not to try.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -62,6 +63,7 @@ class DiskStore:
         self._reads, self._writes = Breaker(clock), Breaker(clock)
         self._write_rate = WriteRate(max_write_bytes_per_s, self._slot_bytes, clock)
         self._gate = Gate()
+        self._growing = threading.Lock()
         self._index = SlotIndex()
         self._directory = EngineDirectory(path, namespace)
         self._slab = Slab(self._directory, plan, self._watch, self._failures, clock)
@@ -191,11 +193,15 @@ class DiskStore:
         _wait_for(reserved.under_way)
 
     def _grow_for(self, num_blocks: int) -> None:
-        while self._index.num_free < num_blocks:
-            segment = self._slab.grow(self._writes.note_failure)
-            if segment is None:
-                break
-            self._index.add_slots(segment.number, segment.shape.num_slots)
+        if self._index.num_free >= num_blocks:
+            return
+        # Else a call that finds no more room to grow would not find the slots of the last growth.
+        with self._growing:
+            while self._index.num_free < num_blocks:
+                segment = self._slab.grow(self._writes.note_failure)
+                if segment is None:
+                    break
+                self._index.add_slots(segment.number, segment.shape.num_slots)
 
     def _load(self, entries: Sequence[Entry], holdings: Sequence[Holding | None]) -> list[bool]:
         blocks = [self._block(*pair) for pair in zip(entries, holdings, strict=True)]
