@@ -22,7 +22,7 @@ from agentkv.appraisal import Deps
 from agentkv.controller import Controller
 from agentkv.event_handler import EventHandler
 from agentkv.events import TAG_KEY
-from agentkv.session_report import engine_state, sessions_matching
+from agentkv.session_report import engine_state, ledger_of, sessions_matching
 from agentkv.signals import CONTROL_KEY, REPLY_KEY, ControlMessage, ControlReply
 
 _TICK_SLACK_S = 0.05
@@ -68,13 +68,14 @@ class ControlPort:
         results = tuple(self._events.apply(scoped) for scoped in message.events)
         for result in results:
             self._deps.recorder.count(metrics.SIGNALS, result.status.value)
-        query = message.sessions
+        query, ledger_query = message.sessions, message.ledger
         now_s = self._deps.clock.monotonic_s()
         self._unsent.append(
             ControlReply(
                 id=message.id,
                 results=results,
                 sessions=sessions_matching(self._controller, query, now_s) if query else None,
+                ledger=ledger_of(self._deps.ledger, ledger_query) if ledger_query else None,
                 state=engine_state(self._controller, **pool) if message.wants_state else None,
             )
         )

@@ -1,28 +1,30 @@
 """Keeps DRAM for KV that the GPU pool does not have (exclusive tiers).
 
-    DRAM has to evict ─► copies of what paused sessions have in the pool go first: nothing is lost
-    the pool gives such a session up ─► what DRAM lacks of it is copied out first (`pool_store`)
+    DRAM has to evict ─► copies of what sessions have in the pool go first: nothing is lost
+    the pool gives a session up ─► what DRAM lacks of it is copied out first (`pool_store`)
 
-While DRAM has room this does nothing. Of a paused session only: the pool keeps its KV until agentkv
-gives it up, so there is always a moment to copy it.
+While DRAM has room this does nothing. The pool keeps the KV of a running turn because it is in use,
+and that of a paused session until agentkv gives it up: so there is always a moment to copy it. Only
+a turn that vLLM preempts may lose some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
+from vllm.v1.request import Request
 
 from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
 from agentkv.policy import Action
 from agentkv.resumes import action_of
-from agentkv.sessions import BlockRef, Pause, Session, SessionKey
+from agentkv.sessions import BlockRef, Pause, Session, SessionKey, Turn
 
 from .guard import Faults, never_raises
 from .kept_prefix import KeptPrefixes
@@ -37,7 +39,10 @@ _AHEAD_EVERY_S = 0.1
 
 
 class Exclusive:
-    """Owned by the scheduler thread. Does nothing until `attach`."""
+    """Owned by the scheduler thread. Does nothing until `attach`.
+
+    `requests` are all unfinished ones, kept by the owner.
+    """
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Exclusive:
         deps: Deps,
         manager: AgentKVTieringManager,
         layout: Layout,
+        requests: Mapping[str, Request],
         kept: KeptPrefixes,
         faults: Faults,
         is_on: bool,
@@ -57,6 +63,7 @@ class Exclusive:
         self._clock = deps.clock
         self._manager = manager
         self._layout = layout
+        self._requests = requests
         self._kept = kept
         self._looked_at_s = -_RESCAN_S
         self._marked: dict[SessionKey, int] = {}
@@ -87,13 +94,33 @@ class Exclusive:
             self._looked_at_s = now_s
             self._marked.clear()  # More of them may be in DRAM by now.
         found: list[OffloadKey] = []
-        for session, pause in self._held_sessions():
-            self._marked[session.key] = pause.pause_id
-            for ref in self._controller.sessions.private_blocks(session):
+        for refs in self._held():
+            for ref in refs:
                 found.extend(self._keys_held_twice(ref, self._order))
             if len(found) >= _AHEAD * num_chunks:
                 break
         self.dram.make_ready(found)
+
+    def _held(self) -> Iterator[list[BlockRef]]:
+        """What only one session uses and the pool is sure to keep until it can be copied out."""
+        for request_id, request in self._requests.items():
+            turn = self._controller.sessions.turn(request_id)
+            if turn is None or not turn.is_scheduled:
+                continue
+            mark = -1 - turn.number  # No pause has such an id.
+            if self._marked.get(turn.session.key) != mark:
+                self._marked[turn.session.key] = mark
+                yield self._blocks_of(turn, request)
+        for session, pause in self._held_sessions():
+            self._marked[session.key] = pause.pause_id
+            yield self._controller.sessions.private_blocks(session)
+
+    def _blocks_of(self, turn: Turn, request: Request) -> list[BlockRef]:
+        """The blocks of a running turn that no other session uses, its new ones among them."""
+        sessions = self._controller.sessions
+        num_known = sessions.tree.match_depth(request.block_hashes)
+        new = enumerate(request.block_hashes[num_known:], start=num_known + 1)
+        return [*new, *sessions.private_blocks(turn.session)]
 
     def _held_sessions(self) -> list[tuple[Session, Pause]]:
         """Those that could be copied out again; whoever returns first needs DRAM least.
@@ -170,9 +197,11 @@ class Exclusive:
         now_s = self._clock.monotonic_s()
         if self._order is None or now_s - self._copied_at_s < _AHEAD_EVERY_S:
             return
-        if self._manager.num_free_chunks or self._controller.appraiser.pressure <= 0:
-            return  # DRAM has everything, or the pool will give nothing up.
+        if self._manager.num_free_chunks:
+            return  # DRAM has everything.
         self._copied_at_s = now_s
+        if self._order.count_front(self._ahead_blocks)[0] >= self._ahead_blocks:
+            return  # The pool will give nothing up soon.
         num_left = self._ahead_blocks
         for session, pause in self._controller.by_give_up_rank():
             if num_left <= 0:

@@ -95,8 +95,8 @@ class SchedulerSide:
         self._dead = DeadBlocks(dram, layout)
         kept = KeptPrefixes(max_kept_tokens)
         self.faults = Faults(deps.recorder)
-        is_on = config.dram.exclusive
-        self.exclusive = Exclusive(controller, deps, manager, layout, kept, self.faults, is_on)
+        parts = (layout, self._requests, kept, self.faults)
+        self.exclusive = Exclusive(controller, deps, manager, *parts, config.dram.exclusive)
         self._room = Room(controller, deps, arrived, self._requests, layout, self.exclusive)
         prefetcher = Prefetcher(controller, deps, self._room, config.prefetch, layout, kept)
         tiers = (manager, layout, config, prefetcher, self.exclusive, self.faults)

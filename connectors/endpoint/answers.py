@@ -19,6 +19,7 @@ from agentkv.signals import (
     ControlReply,
     Event,
     EventResult,
+    LedgerQuery,
     ScopedEvent,
     SessionQuery,
     Status,
@@ -90,13 +91,33 @@ async def find_session(
 
     Raises NoAnswerError, EngineUnreachableError.
     """
-    scope = scope_of_salt(salt)
-    claim = endpoint.sessions.of(Name(scope, session_id))
-    if not _is_allowed(endpoint, claim, caller):
-        scope = NOBODY
+    scope = _scope_for(endpoint, session_id, salt, caller)
     query = SessionQuery(scope=scope, session_id=session_id, limit=1)
     answers = await _query(endpoint, sessions=query)
     return next((found for _, reply in answers for found in reply.sessions or ()), None)
+
+
+async def find_ledger(
+    endpoint: Endpoint, session_id: str, limit: int, salt: str | None, caller: str
+) -> dict[str, Any] | None:
+    """What was decided about one session, the newest `limit` records, oldest first.
+
+    `state` is None where the session has ended. None if nothing is known of it, or it is not the
+    caller's. Raises NoAnswerError, EngineUnreachableError.
+    """
+    scope = _scope_for(endpoint, session_id, salt, caller)
+    answers = await _query(
+        endpoint,
+        sessions=SessionQuery(scope=scope, session_id=session_id, limit=1),
+        ledger=LedgerQuery(scope=scope, session_id=session_id, limit=limit),
+    )
+    states = [found.get("state") for _, reply in answers for found in reply.sessions or ()]
+    records = [record for _, reply in answers for record in reply.ledger or ()]
+    if not states and not records:
+        return None
+    records.sort(key=lambda record: record.get("t", 0.0))
+    state = states[0] if states else None
+    return {"session_id": session_id, "state": state, "records": records[-limit:]}
 
 
 async def list_sessions(
@@ -132,6 +153,13 @@ async def _query(endpoint: Endpoint, **content: Any) -> list[tuple[int, ControlR
     if len(answers) < len(replies):
         raise NoAnswerError
     return answers
+
+
+def _scope_for(endpoint: Endpoint, session_id: str, salt: str | None, caller: str) -> str:
+    """The scope to ask in: one that nobody has where the session is not the caller's."""
+    scope = scope_of_salt(salt)
+    claim = endpoint.sessions.of(Name(scope, session_id))
+    return scope if _is_allowed(endpoint, claim, caller) else NOBODY
 
 
 def _link_of(endpoint: Endpoint) -> EngineLink:

@@ -83,6 +83,33 @@ class Sessions(BaseModel):
     sessions: list[Session]
 
 
+class LedgerRecord(_FromEngine):
+    """One entry of the ledger; which fields it has depends on its kind. Costs are seconds."""
+
+    kind: str = Field(description="pause, redecide, park, resume or end.")
+    t: float = Field(description="When, in Unix seconds.")
+    pause_id: int | None = Field(None, description="Joins the records of one pause.")
+    action: str | None = Field(None, description="hold, swap or recompute.")
+    reason: str | None = Field(None, description="Why, in one sentence.")
+    estimate_p50_s: float | None = Field(None, description="Predicted rest of the wait, median.")
+    costs_s: dict[str, float | None] | None = Field(None, description="Expected, by action.")
+    wait_s: float | None = Field(None, description="How long the pause was.")
+    tier: str | None = Field(None, description="Where the KV was found, or parked.")
+    hindsight_s: dict[str, float | None] | None = Field(
+        None, description="What each action would have cost, now that the wait is known."
+    )
+    cost_s: float | None = Field(None, description="What the pause cost.")
+    regret_s: float | None = Field(None, description="Over the best action in hindsight.")
+
+
+class SessionLedger(BaseModel):
+    """What was decided about one session, oldest first, as far as it is in memory."""
+
+    session_id: str
+    state: str | None = Field(description="None where the session has ended.")
+    records: list[LedgerRecord]
+
+
 class EngineState(_FromEngine):
     """One engine; there are several with data parallelism."""
 

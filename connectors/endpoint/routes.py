@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Requ
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from agentkv.signals import EventResult
+from agentkv.signals import MAX_LEDGER_RECORDS, EventResult
 
 from . import answers
 from .answers import MAX_SESSIONS, NoAnswerError
@@ -27,6 +27,7 @@ from .models import (
     EventBody,
     EventResults,
     Session,
+    SessionLedger,
     Sessions,
     State,
 )
@@ -117,6 +118,23 @@ async def get_session(
     if session is None:
         raise HTTPException(404, "No such session.")
     return session
+
+
+@router.get("/ledger/{session_id:path}", responses=_UNKNOWN, response_model_exclude_unset=True)
+async def get_ledger(
+    endpoint: TheEndpoint,
+    caller: Caller,
+    session_id: Annotated[str, Path(min_length=1, max_length=256)],
+    limit: Annotated[int, Query(ge=1, le=MAX_LEDGER_RECORDS)] = MAX_LEDGER_RECORDS,
+    salt: Salt = None,
+) -> SessionLedger:
+    """What was decided about a session of the caller's, and what came of it."""
+    with _failures_are_503(endpoint):
+        found = await answers.find_ledger(endpoint, session_id, limit, salt, caller)
+        ledger = None if found is None else SessionLedger.model_validate(found)
+    if ledger is None:
+        raise HTTPException(404, "No such session.")
+    return ledger
 
 
 @router.get("/state")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import Agent, Rig
+from kit import Agent, Rig, blocks, prompt
+from kit.control import signal
 from kit.copies import FOREVER
 from kit.tiers import blocks_in, step_until
 from vllm.v1.kv_offload.base import make_offload_key
@@ -123,3 +124,28 @@ def test_a_long_pause_is_parked_although_dram_has_dropped_its_copy(
     assert rig.cached_blocks(agent.context) == 10 and rig.dram_blocks(agent.context) == 0
     rig.clock.advance(60.0)
     step_until(rig, lambda: blocks_in(rig, agent) == 10)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_running_turns_copy_in_dram_goes_before_a_session_that_only_dram_has(
+    make_rig: RigFactory, exclusive: bool
+) -> None:
+    """The pool cannot lose what is in use; and what the turn leaves is copied out like any other."""
+    rig = make_rig(**shape(exclusive=exclusive))
+    swapped = Agent(rig, "swapped", 1, 10)
+    swapped.turn(tag=TOOL)
+    rig.drop_gpu_cache()
+    runner = Agent(rig, "runner", 2, 26)
+    runner.arrive(max_tokens=60, tag=TOOL)
+    rig.step_until(lambda: rig.dram_blocks(runner.context) >= 25)
+    rig.add("newer", prompt(3, blocks(15)), session="other", tag=TOOL)
+    rig.step_until(lambda: rig.results["newer"].is_finished)
+    rig.step(3)
+    assert (rig.dram_blocks(swapped.context) == 10) is exclusive
+    rig.settle()
+    signal(rig, "end", "other")
+    Agent(rig, "big", 4, 55).turn(tag={"last_turn": True})
+    assert rig.cached_blocks(runner.context) < 26
+    found = runner.turn()
+    assert found.gpu_hit_tokens + found.dram_hit_tokens >= 26 * 16
+    assert (rig.counter("agentkv:copied_out_blocks") > 0) is exclusive
