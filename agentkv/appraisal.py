@@ -6,7 +6,6 @@ engine's own cache layout, the price of HBM from the pressure on the pool. Used 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,8 @@ from agentkv.cost_model import CostModel, Prices
 from agentkv.geometry import KvFootprint
 from agentkv.ledger import Ledger
 from agentkv.metrics import Recorder
-from agentkv.policy import Action, PausePolicy, PauseView
+from agentkv.pause_book import PauseBook
+from agentkv.policy import PausePolicy, PauseView
 from agentkv.predict import WaitEstimate, WaitPredictor
 from agentkv.sessions import BlockRef, Pause, Session, SessionTracker
 
@@ -43,7 +43,8 @@ class Deps:
     """What a controller is made of; each part can be replaced on its own.
 
     `locate(refs)` tells where these blocks are, apart from the GPU pool; `tokens_by_tier(refs)` how
-    many of their tokens each tier has KV of, the pool (gpu) included.
+    many of their tokens each tier has KV of, the pool (gpu) included. `at_close` is called once
+    when the engine stops.
     """
 
     costs: CostModel
@@ -55,6 +56,7 @@ class Deps:
     clock: Clock
     locate: Callable[[Sequence[BlockRef]], Location]
     tokens_by_tier: Callable[[Sequence[BlockRef]], Mapping[str, int]] = lambda refs: {}
+    at_close: Callable[[], object] = lambda: None
 
 
 class Appraiser:
@@ -67,12 +69,14 @@ class Appraiser:
         config: AgentKVConfig,
         deps: Deps,
         sessions: SessionTracker,
+        pauses: PauseBook,
         *,
         tokens_per_hash: int,
     ) -> None:
         self._config = config
         self._deps = deps
         self._sessions = sessions
+        self._pauses = pauses
         self._tokens_per_hash = tokens_per_hash
         self.pressure = 0.0
         self._pressure_at_s = deps.clock.monotonic_s()
@@ -113,15 +117,6 @@ class Appraiser:
             location, num_refs = self._deps.locate(refs), max(1, len(refs))
         return self._build(pause, wait, private_tokens, location, age_s=age_s, num_refs=num_refs)
 
-    def regret_s(self, pause: Pause, action: Action, wait_s: float) -> float:
-        """What the action cost over the cheapest one, had the wait been known, in seconds."""
-        known = WaitEstimate(wait_s, wait_s, wait_s, "known", 1)
-        view = self._build(pause, known, pause.context_tokens, Location(0), age_s=0.0)
-        costs_s = self._deps.policy.decide(view).costs_s
-        finite = [cost for cost in costs_s.values() if math.isfinite(cost)]
-        taken = costs_s.get(action.value, math.nan)
-        return max(0.0, taken - min(finite)) if finite and math.isfinite(taken) else 0.0
-
     def min_load_tokens(self) -> float:
         """The shortest DRAM hit worth loading, in tokens."""
         configured = self._config.min_load_tokens
@@ -144,11 +139,11 @@ class Appraiser:
         age_s: float,
         num_refs: int = 1,
     ) -> PauseView:
-        costs = self._deps.costs
+        costs, now_s = self._deps.costs, pause.started_s + age_s
         share = private_tokens / max(1, pause.context_tokens)
         kv_bytes = int(self._deps.footprint.bytes_for(pause.context_tokens) * share)
         return PauseView(
-            now_s=pause.started_s + age_s,
+            now_s=now_s,
             age_s=age_s,
             context_tokens=pause.context_tokens,
             kv_bytes=kv_bytes,
@@ -165,4 +160,5 @@ class Appraiser:
             min_load_tokens=self.min_load_tokens(),
             previous_action=pause.decision.action if pause.decision is not None else None,
             stall_s=self._config.prices.stall_s,
+            is_dram_short=self._pauses.is_dram_short(now_s),
         )

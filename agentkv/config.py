@@ -10,6 +10,7 @@ the result (`config_from_extra`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -51,7 +52,20 @@ OWNED_OFFLOADING_KEYS: Final[Mapping[str, str]] = {
     "spec_name": "agentkv brings its own",
 }
 
-PolicyName = Literal["break_even", "always_hold", "always_swap", "always_recompute"]
+PolicyName = Literal[
+    "expected_cost",
+    "expected_cost_nopredict",
+    "break_even",
+    "always_hold",
+    "always_swap",
+    "always_recompute",
+    "lru",
+    "fixed_ttl",
+    "infercept",
+    "continuum",
+    "thunderagent",
+    "progress_ttl",
+]
 
 
 class DramConfig(Section):
@@ -133,6 +147,13 @@ class PricesConfig(Section):
     """Seconds added to the cost of every swap, for what a transfer does to other requests."""
 
 
+class PredictConfig(Section):
+    """What is learned of how long tools take."""
+
+    state_path: Path | None = None
+    """Read at start and written when the engine stops, to know the waits seen before."""
+
+
 class LedgerConfig(Section):
     """The record of every decision and of what came of it."""
 
@@ -170,8 +191,10 @@ class AgentKVConfig(Section):
     store_decode_blocks: bool = True
     """Store generated tokens too, not just the prompt: the next turn's prompt begins with them."""
 
-    policy: PolicyName = "break_even"
-    """What becomes of the KV of a pause: the cheapest of hold, swap, recompute; or always one."""
+    policy: PolicyName = "expected_cost"
+    """What becomes of the KV of a pause: the cheapest of hold, swap, recompute; or always one.
+
+    The rules of other systems are there to compare with."""
 
     min_load_tokens: CountOrAuto = AUTO
     """A DRAM hit shorter than this is recomputed, not loaded; "auto" measures where that pays."""
@@ -193,6 +216,9 @@ class AgentKVConfig(Section):
 
     prices: PricesConfig = PricesConfig()
     """What memory and waiting cost."""
+
+    predict: PredictConfig = PredictConfig()
+    """How long tools take."""
 
     ledger: LedgerConfig = LedgerConfig()
     """The record of decisions."""
@@ -261,12 +287,16 @@ def resolve_extra_config(
     if not is_resolved(user_extra):
         size_bytes = _dram_bytes(config.dram, free_memory())
         dram = DramConfig(size_bytes=size_bytes, exclusive=config.dram.exclusive)
-        ledger = config.ledger.model_copy(update={"path": _writable(config.ledger.path)})
+        path = _writable(config.ledger.path, "ledger.path")
+        ledger = config.ledger.model_copy(update={"path": path})
+        path = _writable(config.predict.state_path, "predict.state_path", is_made=False)
+        predict = config.predict.model_copy(update={"state_path": path})
         ssd = config.ssd
         if ssd.path is not None:
             path = usable_directory(ssd.path, key=f"{EXTRA_CONFIG}ssd.path")
             ssd = ssd.model_copy(update={"path": path})
-        config = config.model_copy(update={"dram": dram, "ledger": ledger, "ssd": ssd})
+        parts = {"dram": dram, "ledger": ledger, "predict": predict, "ssd": ssd}
+        config = config.model_copy(update=parts)
     return {
         "agentkv": config.model_dump(mode="json"),
         "spec_name": "AgentKVSpec",
@@ -309,21 +339,21 @@ def _dram_bytes(dram: DramConfig, free_bytes: int) -> int:
     return wanted - wanted % MIN_SIZE_BYTES
 
 
-def _writable(path: Path | None) -> Path | None:
-    """The ledger's absolute path, opened once: a wrong one stops the start, not the first pause."""
+def _writable(path: Path | None, key: str, *, is_made: bool = True) -> Path | None:
+    """A file's absolute path, tried once: a wrong one stops the start, not the first pause."""
     if path is None:
         return None
     path = path.expanduser().absolute()
+    where = f"{EXTRA_CONFIG}{key}"
     if not path.parent.is_dir():
-        raise ConfigError(
-            f"{EXTRA_CONFIG}ledger.path: directory {path.parent} does not exist; create it first"
-        )
+        raise ConfigError(f"{where}: directory {path.parent} does not exist; create it first")
     try:
-        path.open("ab").close()
+        if is_made:
+            path.open("ab").close()
+        elif path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, "no file can be made there")
     except OSError as error:
-        raise ConfigError(
-            f"{EXTRA_CONFIG}ledger.path: cannot write {path}: {error.strerror}"
-        ) from None
+        raise ConfigError(f"{where}: cannot write {path}: {error.strerror}") from None
     return path
 
 

@@ -13,7 +13,7 @@ from its clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agentkv import metrics
 from agentkv.appraisal import Appraiser, Deps
@@ -21,11 +21,11 @@ from agentkv.config import AgentKVConfig
 from agentkv.entries import decision_fields
 from agentkv.events import TurnTag
 from agentkv.hold_limits import HoldLimits
-from agentkv.pause_book import PauseBook
+from agentkv.pause_book import OpenPause, PauseBook
 from agentkv.policy import Action, Decision, PauseView
+from agentkv.portfolio import Portfolio, Victim
 from agentkv.resumes import action_of, record_resume
 from agentkv.sessions import (
-    BlockRef,
     Pause,
     Session,
     SessionKey,
@@ -33,15 +33,6 @@ from agentkv.sessions import (
     SessionTracker,
     Turn,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Victim:
-    """A paused session whose private blocks may be given up, and as what."""
-
-    session: Session
-    refs: list[BlockRef]
-    action: Action
 
 
 class Controller:
@@ -53,9 +44,8 @@ class Controller:
         self._config = config
         self._deps = deps
         self.pauses = PauseBook()
-        self._limits = HoldLimits(
-            config.hold, self.pauses, pool_tokens=pool_blocks * tokens_per_hash
-        )
+        pool_tokens = pool_blocks * tokens_per_hash
+        self._limits = HoldLimits(config.hold, self.pauses, pool_tokens=pool_tokens)
         self.sessions = SessionTracker(
             tokens_per_hash=tokens_per_hash,
             max_sessions=config.sessions.max_sessions,
@@ -63,8 +53,10 @@ class Controller:
         )
         # Called when a pause was decided, or decided anew.
         self.on_decided: Callable[[Session, Pause], None] | None = None
+        self.portfolio = Portfolio(self.sessions, self.pauses, deps, self)
         self.tokens_by_tier = deps.tokens_by_tier
-        self.appraiser = Appraiser(config, deps, self.sessions, tokens_per_hash=tokens_per_hash)
+        books = (self.sessions, self.pauses)
+        self.appraiser = Appraiser(config, deps, *books, tokens_per_hash=tokens_per_hash)
 
     # --- events ---
 
@@ -97,6 +89,7 @@ class Controller:
         self.pauses.close(turn.session)
         pause = turn.closed_pause
         if pause is not None:
+            self.portfolio.benefit.note_returned(turn.session.key)
             wait_s = (pause.tool_done_s or now_s) - pause.started_s
             self._deps.predictor.observe(
                 pause.tag.tool, pause.tag.command, wait_s, session=turn.session.key
@@ -148,49 +141,21 @@ class Controller:
         pause = session.pause
         if pause is not None and pause.tag != tag:
             pause.tag = tag
-            self._decide(session, pause, kind="redecide")
+            self.decide(session, pause)
 
     # --- pressure ---
 
     def victims(self) -> Iterator[Victim]:
-        """Paused sessions to give up, worst to keep first; each is re-decided when it is reached.
-
-        Recomputed ones go first, then swapped ones by how late they will return, holds last. The
-        caller stops taking when it has enough.
-        """
-        held: list[tuple[Session, Pause]] = []
-        for session, pause in self.by_give_up_rank():
-            action = self._decide(session, pause, kind="redecide").action
-            if action is Action.HOLD:
-                held.append((session, pause))
-                continue
-            yield self._give_up(session, pause, action)
-        for session, pause in held:
-            why = "requests need its blocks and nothing else is left"
-            self._overrule(session, pause, Action.SWAP, why)
-            yield self._give_up(session, pause, Action.SWAP)
+        """See `Portfolio.victims`."""
+        return self.portfolio.victims()
 
     def later_returns(self, than_s: float, *, besides: Session) -> Iterator[Victim]:
-        """Paused sessions expected later, the latest first, whose KV may go for one expected then.
+        """See `Portfolio.later_returns`."""
+        return self.portfolio.later_returns(than_s, besides=besides)
 
-        Never one whose tool is done: two of those would push each other out in turns. Only what
-        other tiers have whole: who returns later must not pay with computing for who returns first.
-        """
-        for session, pause in self.by_give_up_rank():
-            is_later = pause.tool_done_s is None and pause.returns_at_s > than_s
-            if session is besides or not is_later:
-                continue
-            if self._deps.locate(self.sessions.private_blocks(session)).num_missing:
-                continue
-            if action_of(pause) is Action.HOLD:
-                why = "a session that returns sooner needs its blocks"
-                self._overrule(session, pause, Action.SWAP, why)
-            yield self._give_up(session, pause, action_of(pause))
-
-    def by_give_up_rank(self) -> list[tuple[Session, Pause]]:
-        """Pauses whose blocks were not given up, the first to go first, as last decided."""
-        now_s = self._deps.clock.monotonic_s()
-        return sorted(self.pauses.kept(), key=lambda pair: _give_up_rank(pair[1], now_s))
+    def by_give_up_rank(self) -> list[OpenPause]:
+        """See `Portfolio.order`."""
+        return self.portfolio.order()
 
     def note_evicted(self, hashes: Iterable[bytes]) -> None:
         """DRAM gave these blocks up for others: pauses that counted on them are looked at again."""
@@ -207,7 +172,7 @@ class Controller:
                 continue
             refs = self.sessions.private_blocks(session)
             if refs and self._deps.locate(refs).num_missing == len(refs):
-                self._overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
+                self.overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
 
     def tidy(self) -> None:
         """Ends abandoned sessions, re-decides holds whose lease is over, refreshes the gauges."""
@@ -227,7 +192,7 @@ class Controller:
         self.pauses.drop_stale()
         for session, pause in self.pauses.take_expired(now_s - self._config.hold.lease_s):
             if action_of(pause) is Action.HOLD:
-                self._decide(session, pause, kind="redecide")
+                self.decide(session, pause)
         for state, count in self.sessions.count_by_state().items():
             self._deps.recorder.gauge(metrics.SESSIONS, state.value, value=count)
         self._deps.recorder.gauge(metrics.PRESSURE, value=self.appraiser.pressure)
@@ -239,13 +204,19 @@ class Controller:
 
     def close(self) -> None:
         """The engine stops: nothing is decided after this."""
+        self._deps.at_close()
         self._deps.ledger.close()
 
     def _note_end(self, session: Session) -> None:
         self._deps.predictor.forget(session.key)
-        self._deps.ledger.record("end", session_id=session.key.name)
+        self.portfolio.benefit.note_ended(session.key)
+        self._deps.ledger.record("end", scope=session.key.scope, session_id=session.key.name)
 
     # --- deciding ---
+
+    def decide(self, session: Session, pause: Pause) -> Decision:
+        """Decides an open pause anew."""
+        return self._decide(session, pause, kind="redecide")
 
     def _decide(self, session: Session, pause: Pause, *, kind: str) -> Decision:
         now_s = self._deps.clock.monotonic_s()
@@ -255,16 +226,17 @@ class Controller:
             decision, session, pause, now_s=now_s, pressure=self.appraiser.pressure
         )
         previous = pause.decision
-        pause.decision = decision
+        pause.decision, pause.decided_s = decision, now_s
         pause.returns_at_s = now_s + view.wait.p50_s
         pause.early_at_s = now_s + view.wait.p10_s
         if kind == "pause" or previous is None or previous.action is not decision.action:
             self._record_decision(kind, session, pause, view)
+        self.portfolio.note_decided(session, view, decision)
         if self.on_decided is not None:
             self.on_decided(session, pause)
         return decision
 
-    def _overrule(self, session: Session, pause: Pause, action: Action, why: str) -> None:
+    def overrule(self, session: Session, pause: Pause, action: Action, why: str) -> None:
         """What happened has decided otherwise: the pause and the ledger follow."""
         assert pause.decision is not None
         reason = f"{why} ({pause.decision.reason})"
@@ -275,19 +247,5 @@ class Controller:
     def _record_decision(self, kind: str, session: Session, pause: Pause, view: PauseView) -> None:
         assert pause.decision is not None
         self._deps.recorder.count(metrics.DECISIONS, pause.decision.action.value)
+        self._deps.ledger.choices.note(pause.pause_id, pause.decision, view)
         self._deps.ledger.record(kind, **decision_fields(session, pause, view))
-
-    def _give_up(self, session: Session, pause: Pause, action: Action) -> Victim:
-        self.pauses.give_up(session, pause)
-        return Victim(session, self.sessions.private_blocks(session), action)
-
-
-def _give_up_rank(pause: Pause, now_s: float) -> tuple[int, float]:
-    """Sorts pauses by what may go first: recompute, swap, hold; within each the latest return."""
-    order = {Action.RECOMPUTE: 0, Action.SWAP: 1, Action.HOLD: 2}
-    return order[action_of(pause)], -_expected_at_s(pause, now_s)
-
-
-def _expected_at_s(pause: Pause, now_s: float) -> float:
-    """When the next turn is expected: now, if it is overdue or its tool is done."""
-    return now_s if pause.tool_done_s is not None else max(pause.returns_at_s, now_s)

@@ -1,8 +1,10 @@
 """What was decided, on what view, why, and what it cost in hindsight.
 
 A bounded ring in memory and, if a path is given, one JSON object a line in a file. Records:
-`pause` and `redecide` (a decision and its reason), `resume` (what the next turn found), `end`.
-A broken disk never blocks a decision: the first failure is logged and turns the file off.
+`pause` and `redecide` (a decision and its reason), `park` (a copy below DRAM), `resume` (what the
+next turn found, and the regret), `end`. What the regret needs is kept apart until the turn is back,
+in `choices`: a long pause outlives the ring. A broken disk never blocks a decision: the first
+failure is logged and turns the file off.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from agentkv.clock import Clock
+from agentkv.regret import ChoiceBook
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +30,17 @@ class Ledger:
 
     def __init__(self, clock: Clock, *, ring_size: int = 4096, path: Path | None = None) -> None:
         self._clock = clock
+        self.choices = ChoiceBook()
         self._ring: deque[Record] = deque(maxlen=ring_size)
         self._path = path
         self._file: TextIO | None = self._open() if path is not None else None
 
     def record(self, kind: str, **fields: Any) -> Record:
         """Adds a record with the wall time in `t`; infinite and NaN numbers become null."""
-        record: Record = {"kind": kind, "t": self._clock.wall_s()}
-        record.update((key, _finite(value)) for key, value in fields.items())
+        record: Record = {"kind": kind, "t": self._clock.wall_s(), **fields}
+        for key, value in fields.items():
+            if isinstance(value, (float, dict)):
+                record[key] = _finite(value)
         self._ring.append(record)
         if self._file is not None:
             self._write(record)
@@ -43,6 +49,23 @@ class Ledger:
     def records(self) -> list[Record]:
         """The newest `ring_size` records, oldest first."""
         return list(self._ring)
+
+    def of_session(self, scope: str, name: str, *, limit: int) -> list[Record]:
+        """The newest records of one tenant's session, oldest first. Looks through the whole ring.
+
+        A record without a scope counts by the pause it names.
+        """
+        found: list[Record] = []
+        pauses: set[Any] = set()
+        for record in self._ring:
+            if record.get("session_id") != name:
+                continue
+            if record.get("scope") == scope:
+                pauses.add(record.get("pause_id"))
+                found.append(record)
+            elif "scope" not in record and record.get("pause_id") in pauses:
+                found.append(record)
+        return found[-limit:]
 
     def close(self) -> None:
         if self._file is not None:
@@ -70,8 +93,8 @@ class Ledger:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     return value

@@ -44,6 +44,12 @@ RESUME_TOKENS = Metric(
 WAIT_SECONDS = Metric(
     "agentkv:wait_seconds", Kind.HISTOGRAM, "Observed tool waits.", (), _WAIT_BUCKETS_S
 )
+REGRET_SECONDS = Metric(
+    "agentkv:regret_seconds",
+    Kind.COUNTER,
+    "What pauses cost over the best action in hindsight, by the action taken last.",
+    ("action",),
+)
 GIVEN_UP_BLOCKS = Metric(
     "agentkv:given_up_blocks",
     Kind.COUNTER,
@@ -155,6 +161,7 @@ ALL_METRICS: tuple[Metric, ...] = (
     RESUMES,
     RESUME_TOKENS,
     WAIT_SECONDS,
+    REGRET_SECONDS,
     GIVEN_UP_BLOCKS,
     PROTECTED_BLOCKS,
     SHORT_HITS_SKIPPED,

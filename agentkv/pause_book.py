@@ -18,6 +18,9 @@ from agentkv.sessions import Pause, Session, SessionKey
 
 OpenPause = tuple[Session, Pause]
 
+# DRAM has room for all if it evicted no live session's KV for so long.
+_DRAM_CALM_S = 10.0
+
 
 class PauseBook:
     """Owned by the controller. `robbed_at_s`: when DRAM last evicted KV of a live session."""
@@ -58,6 +61,10 @@ class PauseBook:
         self.robbed_at_s = now_s
         if session.pause is not None and session.pause.is_given_up:
             self._robbed[session.key] = session
+
+    def is_dram_short(self, now_s: float) -> bool:
+        """Whether a copy in DRAM pushes one out that somebody counts on: it did lately."""
+        return now_s - self.robbed_at_s < _DRAM_CALM_S
 
     def kept(self) -> list[OpenPause]:
         """Open pauses whose blocks were not given up."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from agentkv import metrics
 from agentkv.appraisal import Appraiser, Deps
 from agentkv.entries import resume_fields
+from agentkv.geometry import KvFootprint
 from agentkv.metrics import Recorder
 from agentkv.policy import Action
+from agentkv.regret import Found, hindsight
 from agentkv.sessions import Pause, Turn
 
 
@@ -36,7 +39,47 @@ def record_resume(
         tier=tier,
         demoted_blocks=dict(pause.demoted),
         promoted_tokens=dict(pause.promoted + turn.promoted),
-        regret_s=appraiser.regret_s(pause, action, wait_s),
+        **_hindsight_fields(deps, appraiser.pressure, turn, pause, recomputed, dram_hit_tokens),
+    )
+
+
+def _hindsight_fields(
+    deps: Deps, price: float, turn: Turn, pause: Pause, recomputed: int, dram_hit_tokens: int
+) -> dict[str, Any]:
+    """What the pause cost and would have; all None where its decisions are forgotten."""
+    now_s = deps.clock.monotonic_s()
+    closed = deps.ledger.choices.close(pause.pause_id, now_s=now_s, price=price)
+    if closed is None:
+        return dict.fromkeys(("cost_s", "hindsight_s", "best_action", "regret_s"))
+    kv_bytes = closed.choices[-1].kv_bytes
+    found = _found(deps.footprint, turn, pause, kv_bytes, recomputed, dram_hit_tokens)
+    known = hindsight(closed, found, arrived_s=turn.arrived_s)
+    deps.recorder.count(metrics.REGRET_SECONDS, action_of(pause).value, by=known.regret_s)
+    return {
+        "cost_s": known.cost_s,
+        "hindsight_s": known.costs_s,
+        "best_action": known.best,
+        "regret_s": known.regret_s,
+    }
+
+
+def _found(
+    footprint: KvFootprint, turn: Turn, pause: Pause, kv_bytes: int, recomputed: int, loaded: int
+) -> Found:
+    """Tokens as shares of those that the session alone had: they are the last of its context."""
+    context = pause.context_tokens
+    private = context * min(1.0, kv_bytes / max(1, footprint.bytes_for(context)))
+    useful = max(0.0, private - max(0, context - turn.known_tokens))
+    if useful <= 0:
+        return Found(useful=0.0, loaded=0.0, computed=0.0)
+    recomputed_tokens = min(recomputed, useful)
+    loaded_tokens = min(loaded, useful - recomputed_tokens)
+    is_up = min(1.0, sum(turn.promoted.values()) / useful)
+    return Found(
+        useful=useful / private,
+        loaded=loaded_tokens / private,
+        computed=recomputed_tokens / private,
+        slow_s=pause.slow_s * is_up,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the control API tells of sessions and of the engine: plain objects, ready for JSON.
+"""What the control API tells of sessions, their ledger and the engine: plain objects for JSON.
 
 A session's tool is shown, its command is not: commands carry paths, names and secrets.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from agentkv.controller import Controller
+from agentkv.ledger import Ledger
 from agentkv.sessions import Pause, Session, SessionKey
-from agentkv.signals import SessionQuery
+from agentkv.signals import LedgerQuery, SessionQuery
+
+_MAX_TEXT_CHARS = 400
 
 
 def sessions_matching(
@@ -31,6 +34,19 @@ def sessions_matching(
         if session.key.scope == query.scope:
             found.append(describe(session, now_s))
     return tuple(found)
+
+
+def ledger_of(ledger: Ledger, query: LedgerQuery) -> tuple[dict[str, Any], ...]:
+    """The newest records of one tenant's session, oldest first; long texts are cut."""
+    found = ledger.of_session(query.scope, query.session_id, limit=query.limit)
+    return tuple(
+        {key: _cut(value) for key, value in record.items() if key != "scope"} for record in found
+    )
+
+
+def _cut(value: Any) -> Any:
+    is_long = isinstance(value, str) and len(value) > _MAX_TEXT_CHARS
+    return value[: _MAX_TEXT_CHARS - 1] + "…" if is_long else value
 
 
 def describe(session: Session, now_s: float) -> dict[str, Any]:

@@ -47,11 +47,11 @@ class SessionKey(NamedTuple):
 class Pause:
     """The gap after a turn. Times are on the monotonic clock.
 
-    `returns_at_s` is the predicted return (median), `early_at_s` the time before which it is
-    unlikely (10 %). `tool_done_s`: when the client said that the tool is done, None until then.
-    `is_given_up`: its blocks went to the front of the free queue. `is_fetched`: there is nothing
-    more of it to bring back to the pool. `park_at_s`: when it is due to be written to a tier below
-    DRAM; `parked_in`: the one that has it whole; `slow_s`: how long its way up to DRAM takes;
+    `returns_at_s` is the return (median) as predicted at `decided_s`, `early_at_s` the time before
+    which it is unlikely (10 %). `tool_done_s`: when the client said that the tool is done, None
+    until then. `is_given_up`: its blocks went to the front of the free queue. `is_fetched`: there
+    is nothing more of it to bring back to the pool. `park_at_s`: when it is due to be written to a
+    tier below DRAM; `parked_in`: the one that has it whole; `slow_s`: how long its way up takes;
     `demoted`: blocks written down, `promoted`: tokens that came up for a prefetch, by tier.
     """
 
@@ -61,6 +61,7 @@ class Pause:
     tag: TurnTag
     context_tokens: int
     decision: Decision | None = None
+    decided_s: float = 0.0
     returns_at_s: float = 0.0
     early_at_s: float = 0.0
     tool_done_s: float | None = None

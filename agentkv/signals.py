@@ -25,6 +25,7 @@ REPLY_KEY = "agentkv.reply"
 """In the connector's statistics: what the engine answers, a list of ControlReply objects."""
 
 MAX_EVENTS = 256
+MAX_LEDGER_RECORDS = 200
 MAX_TEXT_CHARS = 4096
 MAX_SECONDS = 30 * 86_400.0
 
@@ -118,24 +119,34 @@ class SessionQuery(_Model):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
+class LedgerQuery(_Model):
+    """Asks for the newest `limit` ledger records of one session."""
+
+    scope: str = ""
+    session_id: _Id
+    limit: Annotated[int, Field(ge=1, le=MAX_LEDGER_RECORDS)] = MAX_LEDGER_RECORDS
+
+
 class ControlMessage(_Model):
     """What the API process tells the engine. Empty but for its id, it is a tick of the clock."""
 
     id: str
     events: tuple[ScopedEvent, ...] = ()
     sessions: SessionQuery | None = None
+    ledger: LedgerQuery | None = None
     wants_state: bool = False
 
 
 class ControlReply(_Model):
     """The engine's answer to the message `id`; "" for what it tells unasked.
 
-    `tick_in_s`: when it wants the clock told next, None if no pause is open. `sessions` and
-    `state` are plain objects for the HTTP reply.
+    `tick_in_s`: when it wants the clock told next, None if no pause is open. `sessions`,
+    `ledger` and `state` are plain objects for the HTTP reply.
     """
 
     id: str
     results: tuple[EventResult, ...] = ()
     sessions: tuple[dict[str, Any], ...] | None = None
+    ledger: tuple[dict[str, Any], ...] | None = None
     state: dict[str, Any] | None = None
     tick_in_s: float | None = None

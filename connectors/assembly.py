@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
@@ -22,7 +23,8 @@ from agentkv.cost_model import CostModel, LinkSpeed, PrefillCurve
 from agentkv.ledger import Ledger
 from agentkv.metrics import Recorder
 from agentkv.policy import POLICIES
-from agentkv.predict import QuantileWaitPredictor
+from agentkv.predict import HierarchicalWaitPredictor
+from agentkv.predict.saved_state import read_state, write_state
 
 from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
@@ -92,17 +94,28 @@ def _deps(
         LinkSpeed(_UNMEASURED_BYTES_PER_S),
         max_step_tokens=int(vllm_config.scheduler_config.max_num_batched_tokens),
     )
+    predictor, state_path = HierarchicalWaitPredictor(), config.predict.state_path
+    if state_path is not None:
+        state = read_state(state_path)
+        if state is not None and predictor.load(state):
+            logger.info("agentkv: %d waits of earlier runs are known", predictor.num_observed)
     return Deps(
         costs=costs,
         footprint=footprint_of(kv_cache_config),
-        predictor=QuantileWaitPredictor(),
+        predictor=predictor,
         policy=POLICIES[config.policy](),
         ledger=Ledger(clock, ring_size=config.ledger.ring_size, path=config.ledger.path),
         recorder=recorder,
         clock=clock,
         locate=whereabouts.locate,
         tokens_by_tier=whereabouts.tokens_by_tier,
+        at_close=functools.partial(_save, predictor, state_path),
     )
+
+
+def _save(predictor: HierarchicalWaitPredictor, path: Path | None) -> None:
+    if path is not None:
+        write_state(path, predictor.dump())
 
 
 def _capacity_tokens(

@@ -32,8 +32,6 @@ _CONSIDER_EVERY_S = 0.02
 _LOOKS = 32
 _RESUMED_AGAIN_S = 0.1
 _AGAIN_S = 1.0
-# DRAM has room for all if it evicted no live session's KV for so long.
-_DRAM_CALM_S = 10.0
 _MAX_STARTS = 8  # of one step; the others' turn comes with the next ones
 
 
@@ -143,7 +141,7 @@ class Prefetcher:
         if not num_waiting:
             most = sum(sorted(pause.num_blocks for pause in away)[:_MAX_STARTS])
             room_blocks = self._room.worthless_beyond(order, self._reserve(order), most)
-        is_dram_short = now_s - self._controller.pauses.robbed_at_s < _DRAM_CALM_S
+        is_dram_short = self._controller.pauses.is_dram_short(now_s)
         chosen = choose(away, room_blocks=room_blocks, is_dram_short=is_dram_short)
         self._wanted.extend(chosen[:_MAX_STARTS])
 

@@ -13,8 +13,9 @@ from vllm.v1.request import Request
 
 from agentkv import metrics
 from agentkv.appraisal import Deps
-from agentkv.controller import Controller, Victim
+from agentkv.controller import Controller
 from agentkv.policy import Action
+from agentkv.portfolio import Victim
 from agentkv.sessions import Session
 
 from .arrived import FIRST_TOKENS, ArrivedTurns

@@ -93,9 +93,10 @@ WRONG = [
         'policy: unknown value "brake_even"; did you mean break_even?',
     ),
     (
-        {"policy": "lru"},
-        'policy: unknown value "lru"; one of: break_even, always_hold, always_swap, '
-        "always_recompute",
+        {"policy": "fifo"},
+        'policy: unknown value "fifo"; one of: expected_cost, expected_cost_nopredict, break_even, '
+        "always_hold, always_swap, always_recompute, lru, fixed_ttl, infercept, continuum, "
+        "thunderagent, progress_ttl",
     ),
     (
         {"min_load_tokens": -1},
@@ -204,11 +205,19 @@ def test_words_from_vllms_dotted_flags_become_values() -> None:
     assert (config.hold.lease_s, config.hold.pool_fraction) == (30.0, 0.5)
 
 
+def test_a_place_where_no_file_can_be_made_stops_the_start(tmp_path: Path) -> None:
+    for path, problem in ((tmp_path, "cannot write"), (tmp_path / "no" / "file", "does not exist")):
+        with pytest.raises(ConfigError, match=f"predict.state_path: .*{problem}"):
+            resolve_extra_config(
+                {"predict": {"state_path": str(path)}}, free_memory=lambda: 1 << 30
+            )
+
+
 def test_the_defaults_are_those_of_the_readme() -> None:
     config = parse_config({})
     assert config == AgentKVConfig()
     assert (config.policy, config.dram.size_bytes, config.hold.lease_s) == (
-        "break_even",
+        "expected_cost",
         "auto",
         600.0,
     )

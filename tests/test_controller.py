@@ -18,7 +18,7 @@ from agentkv.geometry import KvFootprint, KvGroup
 from agentkv.ledger import Ledger
 from agentkv.metrics import Recorder
 from agentkv.policy import POLICIES, Action
-from agentkv.predict import QuantileWaitPredictor
+from agentkv.predict import HierarchicalWaitPredictor
 from agentkv.sessions import BlockRef
 from tests.test_prefix_tree import chain
 
@@ -43,7 +43,7 @@ class World:
         deps = Deps(
             costs=CostModel(curve, LinkSpeed(1e9), LinkSpeed(1e9)),
             footprint=KvFootprint((KvGroup(BYTES_PER_TOKEN),)),
-            predictor=QuantileWaitPredictor(),
+            predictor=HierarchicalWaitPredictor(),
             policy=POLICIES[parsed.policy](),
             ledger=self.ledger,
             recorder=self.recorder,
@@ -136,18 +136,22 @@ def test_a_held_pause_is_decided_again_when_somebody_needs_its_blocks() -> None:
     assert world.victims() == []
 
 
-def test_the_latest_return_goes_first_and_recomputed_ones_before_swapped() -> None:
-    world = World(min_load_tokens=64)
+SHORT, LATE, SOON = ("short", Action.RECOMPUTE), ("late", Action.SWAP), ("soon", Action.SWAP)
+
+
+@pytest.mark.parametrize(
+    "policy, order", [("break_even", [SHORT, LATE, SOON]), ("expected_cost", [LATE, SOON, SHORT])]
+)
+def test_the_latest_return_goes_first(policy: str, order: list[tuple[str, Action]]) -> None:
+    """By `break_even` what would be recomputed goes before it; a short context, whose loss costs
+    most for its size, goes last by worth."""
+    world = World(policy=policy, min_load_tokens=64)
     world.press()
     world.turn("soon", range(0, 20), TurnTag(expected_wait_s=20))
     world.turn("late", range(100, 120), TurnTag(expected_wait_s=300))
     world.turn("short", range(200, 201), TurnTag(expected_wait_s=20))
     world.press()
-    assert world.victims() == [
-        ("short", Action.RECOMPUTE),
-        ("late", Action.SWAP),
-        ("soon", Action.SWAP),
-    ]
+    assert world.victims() == order
 
 
 def test_a_hold_that_must_yield_says_so() -> None:

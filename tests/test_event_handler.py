@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from agentkv.event_handler import EventHandler
 from agentkv.events import EMPTY_TAG, TurnTag
-from agentkv.predict import histogram
 from agentkv.sessions import Pause, Session, SessionKey, SessionState
 from agentkv.signals import Event, EventResult, ScopedEvent, Status
 from tests.test_controller import BLOCK, World
@@ -138,15 +137,21 @@ def test_a_pause_that_says_nothing_new_decides_nothing(paused: Told) -> None:
 # --- resume ---
 
 
-def test_the_time_of_the_first_resume_ends_the_tools_wait(paused: Told) -> None:
+def test_the_time_of_the_first_resume_ends_the_tools_wait(
+    paused: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[float] = []
+    predictor = paused.controller._deps.predictor
+    monkeypatch.setattr(
+        predictor, "observe", lambda tool, command, wait_s, **_: learned.append(wait_s)
+    )
     paused.clock.advance(10)
     assert paused.say("resume").status is Status.ACCEPTED
     paused.clock.advance(5)
     paused.say("resume")
     paused.clock.advance(5)
     paused.turn("a", range(11))
-    deps = paused.controller._deps
-    assert deps.predictor._overall.mass.argmax() == histogram.bin_of(10.0)
+    assert learned == [10.0]
 
 
 def test_a_new_pause_after_a_resume_is_waited_for_again(paused: Told) -> None:

@@ -64,3 +64,24 @@ def test_a_full_disk_turns_the_file_off(caplog: pytest.LogCaptureFixture) -> Non
         ledger.record("pause")
     assert len(caplog.records) == 1
     assert len(ledger.records()) == 2
+
+
+def test_a_sessions_records_are_found_without_other_tenants_and_sessions() -> None:
+    ledger = Ledger(ManualClock())
+    ledger.record("pause", scope="", session_id="a", pause_id=1)
+    ledger.record("pause", scope="other", session_id="a", pause_id=2)
+    ledger.record("pause", scope="", session_id="b", pause_id=3)
+    ledger.record("park", session_id="a", pause_id=1)
+    ledger.record("park", session_id="a", pause_id=2)
+    ledger.record("resume", scope="", session_id="a", pause_id=1)
+    ledger.record("resume", scope="third", session_id="a", pause_id=1)
+    ledger.record("end", session_id="a")
+
+    def found(scope: str, name: str, limit: int = 9) -> list[tuple[str, int]]:
+        records = ledger.of_session(scope, name, limit=limit)
+        return [(record["kind"], record["pause_id"]) for record in records]
+
+    assert found("", "a") == [("pause", 1), ("park", 1), ("resume", 1)]
+    assert found("other", "a") == [("pause", 2), ("park", 2)]
+    assert found("", "a", limit=2) == [("park", 1), ("resume", 1)]
+    assert found("nobody", "a") == found("", "c") == []

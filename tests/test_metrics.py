@@ -12,6 +12,7 @@ def test_the_exported_names_and_labels_are_pinned() -> None:
         "agentkv:resumes": ("tier",),
         "agentkv:resume_tokens": ("source",),
         "agentkv:wait_seconds": (),
+        "agentkv:regret_seconds": ("action",),
         "agentkv:given_up_blocks": ("reason",),
         "agentkv:protected_blocks": (),
         "agentkv:short_hits_skipped": (),

@@ -12,7 +12,7 @@ from agentkv import metrics
 from agentkv.cost_model import prefetch_start_s
 from agentkv.events import EMPTY_TAG
 from agentkv.metrics import Recorder
-from agentkv.predict import QuantileWaitPredictor
+from agentkv.predict import HierarchicalWaitPredictor
 from agentkv.prefetch import AwayPause, PrefetchBook, Trigger, choose, next_start_s
 from agentkv.sessions import Pause, Session, SessionKey, Turn
 
@@ -110,7 +110,7 @@ def test_a_load_of_3_s_for_a_wait_of_10_s_give_or_take_2_starts_between_5_and_8_
     """A87: the load is over before the tool returns, and begins no earlier than it has to."""
     early_s = 10.0 - 2.0  # nine waits of ten last longer
     assert 5.0 <= prefetch_start_s(early_s, 3.0) <= 7.0
-    predictor = QuantileWaitPredictor()
+    predictor = HierarchicalWaitPredictor()
     stated = predictor.estimate("bash", "make", expected_wait_s=10.0)
     start_s = prefetch_start_s(stated.p10_s, 3.0)
     assert start_s + 3.0 < stated.p50_s
@@ -120,7 +120,7 @@ def test_a_load_of_3_s_for_a_wait_of_10_s_give_or_take_2_starts_between_5_and_8_
 
 
 def test_learnt_waits_of_8_to_12_s_start_a_load_of_3_s_between_5_and_8_s() -> None:
-    predictor = QuantileWaitPredictor()
+    predictor = HierarchicalWaitPredictor()
     for i in range(400):
         predictor.observe("slowtool", None, 8.0 + 4.0 * (i % 41) / 40)
     start_s = prefetch_start_s(predictor.estimate("slowtool", None).p10_s, 3.0)

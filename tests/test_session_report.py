@@ -7,8 +7,8 @@ import json
 import pytest
 
 from agentkv.events import TurnTag
-from agentkv.session_report import engine_state, sessions_matching
-from agentkv.signals import ControlReply, SessionQuery
+from agentkv.session_report import engine_state, ledger_of, sessions_matching
+from agentkv.signals import MAX_LEDGER_RECORDS, ControlReply, LedgerQuery, SessionQuery
 from tests.test_event_handler import Told
 
 SECRET = TurnTag(tool="bash", command="curl -H 'Authorization: s3cret'", expected_wait_s=40)
@@ -93,6 +93,35 @@ def test_a_tenant_sees_its_own_sessions_only(query: dict[str, object]) -> None:
 
 def test_an_unknown_session_is_an_empty_answer() -> None:
     assert told(Told(), session_id="nobody") == []
+
+
+def ledger(world: Told, **query: object) -> list[dict[str, object]]:
+    found = ledger_of(world.ledger, LedgerQuery.model_validate({"session_id": "a", **query}))
+    reply = ControlReply(id="m", ledger=found)
+    return list(json.loads(reply.model_dump_json())["ledger"])
+
+
+def test_a_ledger_is_told_to_its_tenant_without_commands_or_scopes() -> None:
+    world = Told()
+    world.arrive("r1", "a", range(5), scope="one", tag=SECRET)
+    world.finish("r1", range(5))
+    world.turn("a", range(10, 20), SECRET)
+    assert [record["kind"] for record in ledger(world, scope="one")] == ["pause"]
+    [record] = ledger(world)
+    assert record["tool"] == "bash" and record["context_tokens"] == 161
+    assert "s3cret" not in json.dumps(record) and "scope" not in record
+    assert ledger(world, scope="two") == [] == ledger(world, session_id="b")
+
+
+def test_a_ledger_has_the_newest_records_and_no_endless_texts() -> None:
+    world = Told()
+    for number in range(MAX_LEDGER_RECORDS):
+        world.turn("a", range(5 + number), TurnTag(tool="x" * 4096))
+    records = ledger(world)
+    assert len(records) == MAX_LEDGER_RECORDS
+    assert records[-1]["kind"] == "pause" and records[-1]["turn"] == MAX_LEDGER_RECORDS - 1
+    assert len(json.dumps(records)) < 600_000
+    assert [record["kind"] for record in ledger(world, limit=2)] == ["resume", "pause"]
 
 
 def test_the_engines_state_names_no_session() -> None:

@@ -1,6 +1,6 @@
-"""`agentkv bench store`: what the tiers reach on this machine, against the best known here.
+"""`agentkv bench`: what the tiers reach on this machine, and how well waits are predicted.
 
-What: reads the options, runs the bench, prints the table and writes the JSON file.
+What: reads the options, runs the bench, prints the tables and writes the JSON file.
 Where: registered by `cli.main`; everything else is in `agentkv.bench`.
 """
 
@@ -53,12 +53,25 @@ BlockOption = Annotated[
 RoundsOption = Annotated[int, typer.Option(min=1, help="How many rounds count.")]
 SeedOption = Annotated[int, typer.Option(help="Bytes, names and order follow it.", min=0)]
 
-app = typer.Typer(help="Measure the tiers on this machine.", no_args_is_help=True)
+FitOption = Annotated[
+    list[Path], typer.Option("--fit", help="A trace to learn from; repeat it.", metavar="TRACE")
+]
+TraceOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--trace",
+        help="A trace to be judged on; repeat it. The same files as --fit: halved by repository.",
+        metavar="TRACE",
+    ),
+]
+SplitSeedOption = Annotated[int, typer.Option("--seed", help="The split follows it.", min=0)]
+
+app = typer.Typer(help="Measure the tiers, or the wait predictor.", no_args_is_help=True)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure the tiers on this machine."""
+    """Measure the tiers, or the wait predictor."""
 
 
 @app.command()
@@ -91,11 +104,38 @@ def store(
         num_rounds=rounds,
         seed=seed,
     )
-    if json_path is not None and not json_path.absolute().parent.is_dir():
-        raise ConfigError(f"--json {json_path}: there is no folder {json_path.parent}; create it")
+    _check_json_path(json_path)
     # SIGTERM would end Python without removing what it wrote; as an exception it does.
     signal.signal(signal.SIGTERM, _exit_on_signal)
     _run(settings, json_path)
+
+
+@app.command()
+def predict(
+    fit: FitOption, trace: TraceOption, json_path: JsonOption = None, seed: SplitSeedOption = 0
+) -> None:
+    """Judge the wait predictor and its rivals on recorded pauses (agentkv-trace-v1)."""
+    from rich.console import Console
+
+    from agentkv.bench import predict_report
+    from agentkv.bench.predict_run import run_predict
+    from agentkv.bench.report import write_json
+
+    _check_json_path(json_path)
+    result = run_predict(fit, trace, seed)
+    console = Console()
+    console.print(predict_report.predict_table(result))
+    console.print(predict_report.coverage_table(result))
+    for line in predict_report.notes(result):
+        console.print(line, style="dim", markup=False, highlight=False)
+    if json_path is not None:
+        write_json(json_path, predict_report.json_value(result))
+        console.print(f"Wrote {json_path}.", markup=False)
+
+
+def _check_json_path(path: Path | None) -> None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ConfigError(f"--json {path}: there is no folder {path.parent}; create it")
 
 
 def _run(settings: "BenchSettings", json_path: Path | None) -> None:

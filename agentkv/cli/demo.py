@@ -6,6 +6,7 @@ Where: registered by `cli.main`; everything else is in `agentkv.demo`.
 """
 
 import importlib.util
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -55,6 +56,10 @@ KeepLogsOption = Annotated[
     Path | None,
     typer.Option(help="Keep the servers' logs and the ledger here.", metavar="DIR"),
 ]
+LedgerOption = Annotated[
+    Path,
+    typer.Option(help="Every decision with its reason, for `agentkv explain`.", metavar="FILE"),
+]
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="At most 8 sessions, and fewer timed rounds.")
 ]
@@ -77,6 +82,7 @@ def demo(
     seed: SeedOption = 0,
     sessions: SessionsOption = 16,
     max_wait_s: MaxWaitOption = None,
+    ledger: LedgerOption = Path("agentkv-demo.jsonl"),
     keep_logs: KeepLogsOption = None,
     quick: QuickOption = False,
     client: ClientOption = "tags",
@@ -84,7 +90,7 @@ def demo(
 ) -> None:
     """Play agent sessions on two small vLLM servers, with and without agentkv, and compare."""
     _check_installed()
-    _check_outputs(picture, json_path)
+    _check_outputs(picture, json_path, ledger)
     # SIGTERM would end Python without stopping the servers; as an exception it stops them.
     signal.signal(signal.SIGTERM, _exit_on_signal)
     from rich.console import Console
@@ -108,13 +114,14 @@ def demo(
     )
     console = Console()
     try:
-        result = run_demo(settings, console, keep_logs=keep_logs)
+        result = run_demo(settings, console, keep_logs=keep_logs, keep_ledger=ledger)
     except ConfigError:
         raise
     except AgentKVError as error:
         print(f"agentkv: {error}", file=sys.stderr)
         raise typer.Exit(FAILURE_EXIT_CODE) from None
     _publish(result, console, json_path=json_path, picture=picture)
+    _tell_of_explain(result, console, ledger)
     if result.summary["token_mismatches"]:
         raise typer.Exit(MISMATCH_EXIT_CODE)
 
@@ -146,6 +153,17 @@ def _publish(
     console.print(f"Wrote {' and '.join(str(path) for path in written)}.")
 
 
+def _tell_of_explain(result: "DemoResult", console: "Console", ledger: Path) -> None:
+    """With the session of which there is most to say: the dearest mistake."""
+    pauses = list(result.pauses.values())
+    if not pauses:
+        return
+    worst = max(pauses, key=lambda pause: (pause.resume and pause.resume.regret_s) or 0.0)
+    command = f"agentkv explain {shlex.quote(worst.session_id)} --ledger {shlex.quote(str(ledger))}"
+    console.print("Why the KV of each pause went where it did:", markup=False)
+    console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _title(result: "DemoResult") -> str:
     summary = result.summary
     actions = ", ".join(f"{count} {action}" for action, count in summary["actions"].items())
@@ -162,14 +180,15 @@ def _check_installed() -> None:
             raise ConfigError(f"`agentkv demo` needs {module}, which is not installed: {mend}")
 
 
-def _check_outputs(picture: Path, json_path: Path | None) -> None:
+def _check_outputs(picture: Path, json_path: Path | None, ledger: Path) -> None:
     """Better now than after some minutes."""
     if picture.suffix.lower() not in PICTURE_TYPES:
         raise ConfigError(
             f"--picture {picture}: unknown type; name a file that ends in"
             f" {', '.join(PICTURE_TYPES)}"
         )
-    for option, path in (("--picture", picture), ("--json", json_path)):
+    outputs = (("--picture", picture), ("--json", json_path), ("--ledger", ledger))
+    for option, path in outputs:
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(
                 f"{option} {path}: there is no folder {path.parent}; create it, or name another"

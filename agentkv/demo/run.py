@@ -102,9 +102,13 @@ class DemoResult:
 
 
 def run_demo(
-    settings: DemoSettings, console: Console, *, keep_logs: Path | None = None
+    settings: DemoSettings,
+    console: Console,
+    *,
+    keep_logs: Path | None = None,
+    keep_ledger: Path | None = None,
 ) -> DemoResult:
-    """Runs everything; blocks for some minutes.
+    """Runs everything; blocks for some minutes. The ledger's file is copied to `keep_ledger`.
 
     Raises ServerError when a server fails, ConfigError for a trace that cannot be read.
     """
@@ -131,6 +135,8 @@ def run_demo(
                 prefetch = read_prefetches(servers[0].url).since(before)
                 stock = _replay(settings, "stock vLLM", servers[1], workload, None, console)
         pauses = named_pauses(plugin, ledger.pauses().values())
+        if keep_ledger is not None:
+            shutil.copyfile(folder / "ledger.jsonl", keep_ledger)
     rows = pause_rows(workload, plugin, stock, pauses, block_size=settings.block_size)
     provenance = _provenance(settings, shape, workload)
     provenance |= {"servers_ready_s": start_s, "total_s": time.perf_counter() - began_s}

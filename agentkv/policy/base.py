@@ -36,6 +36,11 @@ class PauseView:
     after `age_s`. `recompute_s` and `reload_s` are the delays of the next turn if the KV is gone
     from the pool; `store_s` is 0 if DRAM has it already. `dram_bytes_missing` are neither in DRAM
     nor storable there. `pressure` in 0..1 is for the reader; `prices` already carry it.
+
+    `hidden_share` in 0..1: how much of a reload a prefetch is expected to hide. `queue_s`: how long
+    a turn whose KV is gone will wait for blocks before it can load or compute. `wear_s`: what
+    writing the KV costs beyond `store_s`, in seconds of contended memory. `running_bytes`: KV of
+    the turns that a recompute would delay. `is_dram_short`: a copy there pushes another one out.
     """
 
     now_s: float
@@ -55,6 +60,11 @@ class PauseView:
     min_load_tokens: float = 0
     previous_action: Action | None = None
     stall_s: float = 0.0
+    hidden_share: float = 0.0
+    queue_s: float = 0.0
+    wear_s: float = 0.0
+    running_bytes: int = 0
+    is_dram_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,8 @@ class Decision:
     finite. `review_in_s`: ask again then at the latest; None: only when the pressure changes.
     `keep_value`: what keeping the KV at hand is worth per byte and second, to rank pauses that
     compete for the same memory; None where the policy does not say: then the latest return goes.
+    `keep_value_by_age`: the same, were only the age of the wait known: what to rank by where
+    predictions do not pay. `fading`: `keep_value` falls as 1/age^fading until decided anew.
     """
 
     action: Action
@@ -74,6 +86,8 @@ class Decision:
     costs_s: Mapping[str, float] = field(default_factory=dict)
     review_in_s: float | None = None
     keep_value: float | None = None
+    keep_value_by_age: float | None = None
+    fading: float = 0.0
 
 
 class PausePolicy(Protocol):
@@ -89,4 +103,17 @@ def give_up_if_useless(view: PauseView) -> Decision | None:
         return Decision(Action.RECOMPUTE, "the session has ended: no turn will need its KV")
     if view.is_superseded:
         return Decision(Action.RECOMPUTE, "a later turn has replaced this context")
+    return None
+
+
+def hold_if_free(view: PauseView) -> Decision | None:
+    """The second rule of policies that know prices: what costs nothing is held."""
+    if view.prices.hbm <= 0:
+        return Decision(Action.HOLD, "nobody waits for blocks: holding is free")
+    if view.prices.hbm <= view.prices.dram:
+        return Decision(
+            Action.HOLD, f"pressure {view.pressure:.2g}: GPU memory is no dearer than DRAM yet"
+        )
+    if view.kv_bytes <= 0:
+        return Decision(Action.HOLD, "every block is shared with a live session: holding is free")
     return None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentkv.cost_model import break_even_wait_s
-from agentkv.policy.base import Action, Decision, PauseView, give_up_if_useless
+from agentkv.policy.base import Action, Decision, PauseView, give_up_if_useless, hold_if_free
 from agentkv.predict.base import WaitEstimate
 
 SWITCH_MARGIN = 0.1  # another action must be better by this much than the one in force
@@ -33,7 +33,7 @@ class BreakEvenPolicy:
 
     def decide(self, view: PauseView) -> Decision:
         """See `PausePolicy.decide`."""
-        return give_up_if_useless(view) or _hold_what_is_free(view) or _weigh(view)
+        return give_up_if_useless(view) or hold_if_free(view) or _weigh(view)
 
 
 class _Release(NamedTuple):
@@ -53,18 +53,6 @@ class _HoldPoint(NamedTuple):
 
     def gain_s(self, break_even_s: float) -> float:
         return break_even_s * self.chance - self.held_s
-
-
-def _hold_what_is_free(view: PauseView) -> Decision | None:
-    if view.prices.hbm <= 0:
-        return Decision(Action.HOLD, "nobody waits for blocks: holding is free")
-    if view.prices.hbm <= view.prices.dram:
-        return Decision(
-            Action.HOLD, f"pressure {view.pressure:.2g}: GPU memory is no dearer than DRAM yet"
-        )
-    if view.kv_bytes <= 0:
-        return Decision(Action.HOLD, "every block is shared with a live session: holding is free")
-    return None
 
 
 def _weigh(view: PauseView) -> Decision:

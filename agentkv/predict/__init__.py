@@ -2,10 +2,10 @@
 
 What: the predictor contract and the predictor that is used unless another is given.
 Why: the policy weighs a distribution of waits; who makes it can change behind one seam.
-Where: `base` is the contract, `quantile` the implementation, `priors` what it knows at first.
+Where: `base` is the contract, `hierarchical` the implementation, `priors` what it knows at first.
 """
 
 from agentkv.predict.base import WaitEstimate, WaitPredictor
-from agentkv.predict.quantile import QuantileWaitPredictor
+from agentkv.predict.hierarchical import HierarchicalWaitPredictor
 
-__all__ = ["QuantileWaitPredictor", "WaitEstimate", "WaitPredictor"]
+__all__ = ["HierarchicalWaitPredictor", "WaitEstimate", "WaitPredictor"]

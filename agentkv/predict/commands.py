@@ -1,8 +1,8 @@
 """What kind of work a shell command is: the class that predicts its wait.
 
-What: a small table from the first words of a command to a class, and the seconds of a `sleep N`.
-Why: the tool's name alone says little ("Bash" spans 0.02 s to minutes); the command class does.
-Where: `quantile` keys its statistics by it; `priors` ships numbers under the same class names.
+What: a small table from the first words of a command to a class, those words, and the seconds of
+a `sleep N`. Why: the tool's name alone says little ("Bash" spans 0.02 s to minutes), the command
+more. Where: `place` files waits under it; `priors` ships numbers under the same class names.
 The parser is rough on purpose: it splits at shell separators and reads heads, it does not quote.
 """
 
@@ -44,6 +44,7 @@ _PACKAGE_HEADS = _words(
     "pip pip3 uv poetry pipenv conda mamba npm npx yarn pnpm apt apt-get brew gem apk dnf yum"
 )
 _PACKAGE_VERBS = _words("install add sync update upgrade ci i remove")
+_WITH_VERB = _PACKAGE_HEADS | _words("git cargo go docker kubectl gh make aws gcloud dotnet")
 _GIT_NETWORK_VERBS = _words("clone fetch pull push submodule ls-remote")
 _WRAPPERS = _words("sudo time nohup env exec command xargs then do else stdbuf nice")
 
@@ -54,20 +55,38 @@ _UNIT_TO_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class CommandClass(NamedTuple):
-    """`name` is one of the classes above; `sleep_s` sums the foreground sleeps, 0 if none."""
+    """`name` is one of the classes above; `sleep_s` sums the foreground sleeps, 0 if none.
+
+    `head`: the program that the class rests on, with its verb if it has some ("git log", "make").
+    """
 
     name: str
     sleep_s: float
+    head: str = ""
 
 
 @lru_cache(maxsize=2048)
 def classify_command(command: str) -> CommandClass:
     """The class of a shell command line; only its first 512 characters are read."""
     text = command[:MAX_COMMAND_CHARS].partition("<<")[0]  # a here-document is data
-    found = {_segment_class(segment.split()) for segment in _SEPARATORS.split(text)}
-    name = next(cls for cls in _BY_LENGTH if cls in found or cls == OTHER)
+    segments = [segment.split() for segment in _SEPARATORS.split(text)]
+    classes = [_segment_class(words) for words in segments]
+    name = next(cls for cls in _BY_LENGTH if cls in classes or cls == OTHER)
+    head = next((_head(w) for w, cls in zip(segments, classes, strict=True) if cls == name), "")
     sleep_s = sum(float(n) * _UNIT_TO_S[unit] for n, unit in _SLEEP.findall(text))
-    return CommandClass(name, sleep_s)
+    return CommandClass(name, sleep_s, head)
+
+
+def _head(words: Sequence[str]) -> str:
+    words = _strip_wrappers(words)
+    if not words:
+        return ""
+    program = words[0].rpartition("/")[2].lower()
+    if _PYTHON_HEAD.match(program):
+        num_words = {"-m": 3, "-c": 2}.get(words[1] if len(words) > 1 else "", 1)
+        return " ".join([program, *words[1:num_words]])
+    verb = next((word for word in words[1:] if not word.startswith("-")), "")
+    return f"{program} {verb}".rstrip() if program in _WITH_VERB else program
 
 
 def _segment_class(words: Sequence[str]) -> str:

@@ -1,14 +1,16 @@
-"""Waits on a logarithmic scale: 81 bins from 1 ms to 100,000 s.
+"""Waits on a logarithmic scale: 97 bins from 1 ms to 100,000 s.
 
-What: the bins, a prior laid out in them, and the quantiles of what is left of a wait.
-Why: bounded memory, any shape (two humps, time-out spikes), and conditioning on the age of a wait
-is one cut. Where: the arithmetic under `quantile`; arrays are `numpy` float64 of length NUM_BINS.
+What: the bins, and masses laid out in them: an observation, a row of quantiles, a stated wait, the
+heavy tail. Why: bounded memory, any shape (two humps, time-out spikes), and conditioning on the age
+of a wait is one cut. Where: the arithmetic under `levels` and `distribution`; arrays are `numpy`
+float64 of length NUM_BINS.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +18,28 @@ import numpy.typing as npt
 Mass = npt.NDArray[np.float64]
 """(NUM_BINS,) weights, not necessarily summing to 1."""
 
-BINS_PER_DECADE = 10
+Hazards = npt.NDArray[np.float64]
+"""(NUM_BINS,) the chance that a wait which got to a bin ends there; 1 in the last bin."""
+
+BINS_PER_DECADE = 12
 MIN_WAIT_S, MAX_WAIT_S = 1e-3, 1e5
 NUM_BINS = 8 * BINS_PER_DECADE + 1
-_UNDERFLOW_S = 1e-4  # bin 0 holds everything below MIN_WAIT_S
+UNDERFLOW_S = 1e-4  # bin 0 holds everything below MIN_WAIT_S
 
-EDGES_S: list[float] = [_UNDERFLOW_S] + [
+EDGES_S: list[float] = [UNDERFLOW_S] + [
     MIN_WAIT_S * 10 ** (i / BINS_PER_DECADE) for i in range(NUM_BINS)
 ]
-_EDGES = np.array(EDGES_S)
+LOG_EDGES = np.log(np.array(EDGES_S))
+LOG_MIDDLES = (LOG_EDGES[1:] + LOG_EDGES[:-1]) / 2
+LOG_MIDDLES[0] = math.log(MIN_WAIT_S)
+LOG_WIDTHS = np.diff(LOG_EDGES)
 
 TAIL_EXPONENT = 0.4
 """P(wait > 2t | wait > t) = 2^-0.4 = 0.76, as measured from 0.5 s to 32 s in coding sessions."""
 TAIL_FROM_S = 0.1
+
+_KERNEL = (0.03, 0.1, 0.74, 0.1, 0.03)
+_UNIFORM_SHARE = 0.5
 
 
 def bin_of(wait_s: float) -> int:
@@ -38,15 +49,74 @@ def bin_of(wait_s: float) -> int:
     return min(NUM_BINS - 1, 1 + int(math.log10(wait_s / MIN_WAIT_S) * BINS_PER_DECADE + 1e-9))
 
 
+def observed(wait_s: float) -> Mass:
+    """One observation, spread over its bin and the two on either side; sums to 1. Not to change.
+
+    The underflow bin keeps its own: waits of nothing are of a kind of their own.
+    """
+    row: Mass = _spread()[bin_of(wait_s)]
+    return row
+
+
+@cache
+def _spread() -> npt.NDArray[np.float64]:
+    rows = np.zeros((NUM_BINS, NUM_BINS))
+    rows[0, 0] = 1.0
+    reach = len(_KERNEL) // 2
+    for i in range(1, NUM_BINS):
+        for offset, share in enumerate(_KERNEL, start=-reach):
+            rows[i, min(max(i + offset, 1), NUM_BINS - 1)] += share
+    return rows
+
+
+@cache
+def any_tail() -> Mass:
+    """The tail that any wait may have. Not to be changed."""
+    return pareto_tail()
+
+
+@cache
+def ignorance() -> Mass:
+    """What is believed before anything is known: any order of magnitude, and a heavy tail.
+
+    Not to be changed.
+    """
+    uniform = np.full(NUM_BINS, 1 / NUM_BINS)
+    mass: Mass = _UNIFORM_SHARE * uniform + (1 - _UNIFORM_SHARE) * any_tail()
+    return mass
+
+
+def hazards_of(mass: Mass) -> Hazards:
+    """Of a mass that sums to 1 and is nowhere empty."""
+    hazards: Hazards = mass / mass[::-1].cumsum()[::-1]
+    hazards[-1] = 1.0
+    return hazards
+
+
+def masses_of(hazards: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """A row of mass, summing to 1, for each row of hazards."""
+    masses = np.empty_like(hazards)
+    masses[:, 0] = 1.0
+    np.cumprod(1 - hazards[:, :-1], axis=1, out=masses[:, 1:])
+    masses *= hazards
+    return masses
+
+
+@cache
+def ignorant_hazards() -> Hazards:
+    """Those of `ignorance`. Not to be changed."""
+    return hazards_of(ignorance())
+
+
 def from_quantiles(levels: Sequence[float], waits_s: Sequence[float]) -> Mass:
     """Lays a row of quantiles out, straight lines between them on the logarithmic scale; sums to 1.
 
     Waits must not fall, levels must rise from 0 to 1.
     """
-    logs = np.log(np.maximum(np.array(waits_s), _UNDERFLOW_S))
+    logs = np.log(np.maximum(np.array(waits_s), UNDERFLOW_S))
     # np.interp wants rising points; a spike becomes a very steep line.
     logs = np.maximum.accumulate(logs + np.arange(len(logs)) * 1e-9)
-    cdf = np.interp(np.log(_EDGES), logs, np.array(levels), left=0.0, right=1.0)
+    cdf = np.interp(LOG_EDGES, logs, np.array(levels), left=0.0, right=1.0)
     cdf[0], cdf[-1] = 0.0, 1.0
     return np.diff(cdf)
 
@@ -58,7 +128,7 @@ def lognormal(median_s: float, sigma: float) -> Mass:
     mass = np.zeros(NUM_BINS)
     below = 0.0
     for i in range(low, high + 1):
-        z = (math.log(EDGES_S[i + 1]) - center) / sigma
+        z = (float(LOG_EDGES[i + 1]) - center) / sigma
         upto = 0.5 * math.erfc(-z / math.sqrt(2)) if i < high else 1.0
         mass[i] = upto - below
         below = upto
@@ -68,38 +138,6 @@ def lognormal(median_s: float, sigma: float) -> Mass:
 def pareto_tail(from_s: float = TAIL_FROM_S) -> Mass:
     """P(wait > t) ~ t^-0.4 from a start on: the waits that outlive all others; sums to 1."""
     start_s = min(max(from_s, MIN_WAIT_S), MAX_WAIT_S / 10)
-    mass: Mass = -np.diff(np.minimum(1.0, (_EDGES / start_s) ** -TAIL_EXPONENT))
+    outlived = np.minimum(1.0, np.exp(-TAIL_EXPONENT * (LOG_EDGES - math.log(start_s))))
+    mass: Mass = -np.diff(outlived)
     return mass / float(mass.sum())
-
-
-def remaining_quantiles(
-    mass: Mass, age_s: float, levels: Sequence[float] = (0.1, 0.5, 0.9)
-) -> list[float]:
-    """Quantiles of (wait - age) given wait > age; never falling, at least 0.
-
-    Beyond the scale or where no mass is left, the Pareto tail answers: the older, the longer.
-    """
-    first = bin_of(age_s)
-    above = mass[first:].cumsum()
-    start_s = max(EDGES_S[first], min(age_s, EDGES_S[first + 1]))
-    width = math.log(EDGES_S[first + 1] / EDGES_S[first])
-    # The part of the first bin that the wait has outlived holds no mass any more.
-    gone = float(mass[first]) * math.log(start_s / EDGES_S[first]) / width
-    total = float(above[-1]) - gone
-    if age_s >= MAX_WAIT_S or not total > 1e-12:
-        return [age_s * ((1 - u) ** (-1 / TAIL_EXPONENT) - 1) for u in levels]
-    targets = [gone + u * total for u in levels]
-    offsets = np.searchsorted(above, targets)
-    return [
-        max(0.0, _within(mass, above, first, int(k), target) - age_s)
-        for k, target in zip(offsets, targets, strict=True)
-    ]
-
-
-def _within(mass: Mass, above: Mass, first: int, offset: int, target: float) -> float:
-    """The wait at a cumulated mass, on a straight logarithmic line within its bin."""
-    i = min(first + offset, NUM_BINS - 1)
-    inside = float(mass[i])
-    before = float(above[i - first]) - inside
-    share = min(1.0, max(0.0, (target - before) / inside)) if inside > 0 else 1.0
-    return EDGES_S[i] * math.pow(EDGES_S[i + 1] / EDGES_S[i], share)

@@ -1,7 +1,7 @@
 """Waits that agents' tools took elsewhere: the predictor's knowledge before its first observation.
 
 What: quantiles of measured tool waits per tool and command class, and the names that clients give
-the same tool. Why: the first pauses of a fresh server must not be guesses. Where: `quantile` lays
+the same tool. Why: the first pauses of a fresh server must not be guesses. Where: `seeds` lays
 each row out as a histogram worth ten observations, so that a server's own waits soon outweigh it.
 
 Only summary statistics are shipped, computed from AgentCgroup (Claude Code on SWE tasks with cloud

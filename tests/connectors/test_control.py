@@ -189,6 +189,18 @@ def test_state_and_sessions_are_told_when_asked_for(make_rig: RigFactory) -> Non
     [session] = rig.replies[full].sessions or ()
     assert session["session_id"] == "a"
     assert rig.replies[foreign].sessions == ()
+    assert rig.replies[full].ledger is None
+
+
+def test_the_ledger_of_a_session_is_told_when_asked_for(make_rig: RigFactory) -> None:
+    rig = make_rig()
+    Agent(rig, "a", 1, 4).turn(tag=TOOL)
+    mine = tell(rig, ledger={"session_id": "a", "limit": 5})
+    foreign = tell(rig, ledger={"session_id": "a", "scope": "other"})
+    rig.settle()
+    [record] = rig.replies[mine].ledger or ()
+    assert (record["kind"], record["tool"]) == ("pause", TOOL["tool"])
+    assert rig.replies[foreign].ledger == ()
 
 
 @pytest.mark.parametrize(
@@ -204,6 +216,8 @@ def test_state_and_sessions_are_told_when_asked_for(make_rig: RigFactory) -> Non
         {"id": "m", "events": [{"event": {"event": "end"}}]},
         {"id": "m", "events": {"event": "end", "session_id": "a"}},
         {"id": "m", "sessions": {"limit": 10**9}},
+        {"id": "m", "ledger": {"session_id": "a", "limit": 10**9}},
+        {"id": "m", "ledger": {"limit": 5}},
         {"id": "m", "events": [{"event": {"event": "end", "session_id": "a", "seq": -1}}]},
     ],
 )

@@ -130,7 +130,7 @@ def test_a_long_pause_is_parked_although_dram_has_dropped_its_copy(
 def test_a_running_turns_copy_in_dram_goes_before_a_session_that_only_dram_has(
     make_rig: RigFactory, exclusive: bool
 ) -> None:
-    """The pool cannot lose what is in use; and what the turn leaves is copied out like any other."""
+    """The pool cannot lose what is in use; what the turn leaves is copied out like others."""
     rig = make_rig(**shape(exclusive=exclusive))
     swapped = Agent(rig, "swapped", 1, 10)
     swapped.turn(tag=TOOL)

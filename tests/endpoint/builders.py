@@ -39,13 +39,17 @@ GENERATION_PATHS = (CHAT, "/v1/completions", "/v1/responses", "/v1/messages")
 
 @dataclass
 class FakeEngine:
-    """Engines that know `sessions` as (scope, id), and answer as vLLM brings it: a bit later."""
+    """Engines that know `sessions` as (scope, id), and answer as vLLM brings it: a bit later.
+
+    `ledgers`: the records of sessions, also of ones that have ended.
+    """
 
     num_ranks: int = 1
     first_index: int = 0
     connector: str | None = "agentkv"
     sessions: set[tuple[str, str]] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
+    ledgers: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     tick_in_s: float | None = None
     is_silent: bool = False
     is_dead: bool = False
@@ -96,8 +100,12 @@ class FakeEngine:
                 for scope, name in sorted(self.sessions)
                 if scope == query.scope and query.session_id in (None, name)
             ][: query.limit]
+        ledger: list[dict[str, Any]] | None = None
+        if (asked := message.ledger) is not None:
+            ledger = self.ledgers.get((asked.scope, asked.session_id), [])[-asked.limit :]
         return ControlReply(
             id=message.id,
+            ledger=None if ledger is None else tuple(ledger),
             results=tuple(self._result(event) for event in message.events),
             sessions=None if sessions is None else tuple(sessions),
             state={"sessions": {"paused": 1}, "pressure": 0.5} if message.wants_state else None,

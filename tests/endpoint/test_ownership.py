@@ -30,7 +30,7 @@ def same(one: httpx.Response, other: httpx.Response) -> bool:
 async def test_every_route_is_behind_vllms_check_of_the_key(serve: Serve) -> None:
     served = await serve(FakeEngine(sessions={scoped(None, "s")}), *KEYS)
     for key in (None, "wrong"):
-        for path in ("sessions", "sessions/s", "state"):
+        for path in ("sessions", "sessions/s", "ledger/s", "state"):
             assert (await served.get(path, key)).status_code == 401
         assert (await served.post(END, key)).status_code == 401
     assert served.engine.sent == []
@@ -81,6 +81,27 @@ async def test_another_key_can_neither_see_nor_list_a_session(serve: Serve) -> N
     assert foreign.status_code == 404
     assert same(foreign, await served.get("sessions/none", "key-b"))
     assert (await served.get("sessions", "key-b")).json() == {"sessions": []}
+
+
+async def test_another_key_cannot_read_a_ledger(serve: Serve) -> None:
+    record = {"kind": "pause", "t": 1.0}
+    served = await two_tenants(serve)
+    served.engine.ledgers = {scoped(None, "s"): [record], scoped(None, "none"): [record]}
+    assert (await served.get("ledger/s", "key-a")).json()["records"] == [record]
+    foreign = await served.get("ledger/s", "key-b")
+    assert foreign.status_code == 404
+    assert same(foreign, await served.get("ledger/none", "key-b"))
+    assert {message.ledger.scope for _, message in served.engine.sent[1:] if message.ledger} == {
+        "-"
+    }
+
+
+async def test_another_salt_cannot_read_a_ledger(serve: Serve) -> None:
+    record = {"kind": "pause", "t": 1.0}
+    served = await serve(FakeEngine(ledgers={scoped("red", "s"): [record]}))
+    assert (await served.get("ledger/s", **{"X-Cache-Salt": "red"})).status_code == 200
+    assert (await served.get("ledger/s", **{"X-Cache-Salt": "blue"})).status_code == 404
+    assert (await served.get("ledger/s")).status_code == 404
 
 
 async def test_a_session_cannot_be_taken_over_by_using_its_name(serve: Serve) -> None:

@@ -141,6 +141,9 @@ async def test_a_session_that_does_not_exist_is_not_found(served: Served) -> Non
         ("sessions?limit=1001", "query.limit"),
         ("sessions?limit=x", "query.limit"),
         ("sessions/" + "x" * 257, "path.session_id"),
+        ("ledger/" + "x" * 257, "path.session_id"),
+        ("ledger/s?limit=0", "query.limit"),
+        ("ledger/s?limit=201", "query.limit"),
     ],
 )
 async def test_a_wrong_query_is_refused_with_the_field(
@@ -156,6 +159,50 @@ async def test_the_state_has_every_engine_and_the_endpoint_itself(serve: Serve) 
     assert [engine["rank"] for engine in state["engines"]] == [0, 1]
     assert state["engines"][0]["sessions"] == {"paused": 1}
     assert state["endpoint"]["problems"] == 0
+
+
+RECORDS = [
+    {"kind": "pause", "t": 1.0, "pause_id": 1, "action": "hold", "costs_s": {"hold": 0.0}},
+    {"kind": "resume", "t": 4.0, "pause_id": 1, "wait_s": 3.0, "regret_s": None, "new": {"a": 1}},
+]
+
+
+async def test_the_ledger_of_a_session_is_shown_as_the_engine_tells_it(serve: Serve) -> None:
+    known = {scoped(None, "s"): RECORDS}
+    served = await serve(FakeEngine(sessions={scoped(None, "s")}, ledgers=known))
+    shown = (await served.get("ledger/s")).json()
+    assert shown == {"session_id": "s", "state": "paused", "records": RECORDS}
+    assert (await served.get("ledger/s?limit=1")).json()["records"] == RECORDS[1:]
+
+
+async def test_the_ledger_of_a_session_that_has_ended_or_not_paused_yet(serve: Serve) -> None:
+    known = {scoped(None, "old/one"): RECORDS}
+    served = await serve(FakeEngine(sessions={scoped(None, "new")}, ledgers=known))
+    ended = (await served.get("ledger/old%2Fone")).json()
+    assert ended["state"] is None and len(ended["records"]) == 2
+    fresh = (await served.get("ledger/new")).json()
+    assert fresh == {"session_id": "new", "state": "paused", "records": []}
+    unknown = await served.get("ledger/nobody")
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["message"] == "No such session."
+
+
+async def test_the_ledgers_of_several_engines_are_one_in_order(serve: Serve) -> None:
+    def answer(rank: int, message: Any) -> ControlReply:
+        return ControlReply(id=message.id, ledger=({"kind": "pause", "t": 9.0 - rank},) * 2)
+
+    served = await serve(FakeEngine(num_ranks=3, answer=answer))
+    records = (await served.get("ledger/s")).json()["records"]
+    assert [record["t"] for record in records] == [7, 7, 8, 8, 9, 9]
+    assert len((await served.get("ledger/s?limit=3")).json()["records"]) == 3
+
+
+async def test_a_ledger_that_makes_no_sense_is_unavailable(serve: Serve) -> None:
+    def answer(rank: int, message: Any) -> ControlReply:
+        return ControlReply(id=message.id, ledger=({"kind": "pause", "t": "noon"},))
+
+    served = await serve(FakeEngine(answer=answer))
+    assert (await served.get("ledger/s")).status_code == 503
 
 
 async def test_fields_that_the_engine_adds_are_shown(serve: Serve) -> None:
@@ -263,6 +310,7 @@ async def test_openapi_describes_every_route_and_every_field(served: Served) -> 
     paths = {path: set(ops) for path, ops in document["paths"].items() if "/agentkv/" in path}
     assert paths == {
         "/v1/agentkv/events": {"post"},
+        "/v1/agentkv/ledger/{session_id}": {"get"},
         "/v1/agentkv/sessions": {"get"},
         "/v1/agentkv/sessions/{session_id}": {"get"},
         "/v1/agentkv/state": {"get"},

@@ -70,6 +70,25 @@ def test_the_seconds_of_foreground_sleeps(command: str, sleep_s: float) -> None:
     assert classify_command(command).sleep_s == sleep_s
 
 
+@pytest.mark.parametrize(
+    ("command", "head"),
+    [
+        ("cd /repo && python -m pytest -x 2>&1 | tail -20", "python -m pytest"),
+        ("/usr/bin/python3 -c 'print(1)'", "python3 -c"),
+        ("python script.py --fast", "python"),
+        ("CI=1 timeout 60 go test ./...", "go test"),
+        ("git --no-pager log -3 | head", "git log"),
+        ("pip install -e . && echo done", "pip install"),
+        ("ls -la", "ls"),
+        ("make", "make"),
+        ("", ""),
+        ("&& ;;", ""),
+    ],
+)
+def test_the_head_is_the_program_that_the_class_rests_on(command: str, head: str) -> None:
+    assert classify_command(command).head == head
+
+
 @given(st.text())
 def test_any_text_has_a_class(command: str) -> None:
     found = classify_command(command)

@@ -1,0 +1,173 @@
+"""The DRAM tier and the tiers below it: which blocks they hold, and which go first.
+
+What: vLLM's offloading with its LRU, and the ranks that `connectors.cache_policy` adds: worthless
+blocks first, then those that are ready to go (the pool has them too), then the least recently used,
+then those of turns that have arrived. What DRAM drops and somebody may need spills to the tiers
+below, each an LRU. Where: `native` uses the LRU alone, `managed` all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+Queue = OrderedDict[bytes, None]
+
+
+class SlowTier:
+    """An SSD or a remote store: an LRU of blocks with a speed."""
+
+    def __init__(
+        self, name: str, num_blocks: int, load_bytes_per_s: float, latency_s: float
+    ) -> None:
+        self.name = name
+        self.num_blocks = num_blocks
+        self.load_bytes_per_s = load_bytes_per_s
+        self.latency_s = latency_s
+        self.blocks: Queue = OrderedDict()
+
+    def put(self, blocks: Iterable[bytes]) -> list[bytes]:
+        """Takes blocks, newest last; returns what it drops for them."""
+        for block in blocks:
+            self.blocks[block] = None
+            self.blocks.move_to_end(block)
+        num_over = max(0, len(self.blocks) - self.num_blocks)
+        return [self.blocks.popitem(last=False)[0] for _ in range(num_over)]
+
+    def load_s(self, num_bytes: float) -> float:
+        return self.latency_s + num_bytes / self.load_bytes_per_s if num_bytes else 0.0
+
+
+class Dram:
+    """`blocks` maps each block to the queue it is in."""
+
+    def __init__(self, num_blocks: int, tiers: Sequence[SlowTier] = ()) -> None:
+        self.num_blocks = num_blocks
+        self.tiers = tuple(tiers)
+        self.num_stored = 0
+        self.blocks: dict[bytes, Queue] = {}
+        self.lru: Queue = OrderedDict()
+        self._worthless: Queue = OrderedDict()
+        self._ready: Queue = OrderedDict()
+        self._protected: Queue = OrderedDict()
+        self._arrived: Counter[bytes] = Counter()
+        # Called before so many blocks are chosen for eviction, and after with those lost.
+        self.before_evict: Callable[[int], None] = lambda num_blocks: None
+        self.after_evict: Callable[[list[bytes]], None] = lambda blocks: None
+
+    @property
+    def num_room(self) -> int:
+        return self.num_blocks - len(self.blocks)
+
+    @property
+    def num_expendable(self) -> int:
+        """Blocks that can be evicted without loss."""
+        return len(self._worthless) + len(self._ready)
+
+    def find_below(self, block: bytes) -> SlowTier | None:
+        return next((tier for tier in self.tiers if block in tier.blocks), None)
+
+    def hit_depth(self, chain: Sequence[bytes], start: int, most: int) -> int:
+        """Up to which depth the chain goes on from `start` here or below."""
+        depth = start
+        for block in chain[start:most]:
+            if block not in self.blocks and self.find_below(block) is None:
+                break
+            depth += 1
+        return depth
+
+    def store(self, chain: Sequence[bytes]) -> None:
+        """Stores what is missing of a chain, as much from its root on as there can be room for."""
+        blocks = self.blocks
+        new = [block for block in chain if block not in blocks][: self.num_blocks]
+        num_lacking = len(new) - self.num_room
+        if num_lacking > 0:
+            self.evict(num_lacking)
+        for block in new[: self.num_room]:
+            self._insert(block)
+            self.num_stored += 1
+
+    def promote(self, chain: Iterable[bytes]) -> None:
+        """Blocks that tiers below have come up."""
+        self.store([block for block in chain if block not in self.blocks])
+
+    def touch(self, chain: Sequence[bytes]) -> None:
+        """A use makes blocks the most recent ones, the root last."""
+        blocks, lru, arrived = self.blocks, self.lru, self._arrived
+        for block in reversed(chain):
+            queue = blocks.get(block)
+            if queue is lru:
+                lru.move_to_end(block)
+            elif queue is not None and block not in arrived:
+                self._move(block, lru)
+
+    def evict(self, num_blocks: int) -> None:
+        self.before_evict(num_blocks)
+        lost: list[bytes] = []
+        dropped: list[bytes] = []
+        for queue in (self._worthless, self._ready, self.lru):
+            while len(dropped) < num_blocks and queue:
+                block, _ = queue.popitem(last=False)
+                dropped.append(block)
+                if queue is not self._worthless:
+                    lost.append(block)
+        while len(dropped) < num_blocks and self._protected:
+            block, _ = self._protected.popitem(last=True)
+            dropped.append(block)
+            lost.append(block)
+        for block in dropped:
+            del self.blocks[block]
+        self.after_evict(self._spill(lost))
+
+    # --- ranks ---
+
+    def mark_worthless(self, blocks: Iterable[bytes]) -> None:
+        for block in blocks:
+            if block in self.blocks and block not in self._arrived:
+                self._move(block, self._worthless)
+
+    def make_ready(self, blocks: Iterable[bytes]) -> None:
+        """Until they are used again, these go before all that nobody else has."""
+        for block in blocks:
+            queue = self.blocks.get(block)
+            if queue is not None and queue is not self._worthless and block not in self._arrived:
+                self._move(block, self._ready)
+
+    def make_needed(self, blocks: Iterable[bytes]) -> None:
+        for block in blocks:
+            if self.blocks.get(block) is self._ready:
+                self._move(block, self.lru)
+
+    def protect(self, chain: Iterable[bytes]) -> None:
+        """Blocks of a turn that has arrived, root first; `unprotect` must follow."""
+        for block in chain:
+            self._arrived[block] += 1
+            if self._arrived[block] == 1 and block in self.blocks:
+                self._move(block, self._protected)
+
+    def unprotect(self, chain: Sequence[bytes]) -> None:
+        for block in reversed(chain):
+            self._arrived[block] -= 1
+            if self._arrived[block] <= 0:
+                del self._arrived[block]
+                if block in self.blocks:
+                    self._move(block, self.lru)
+
+    # --- parts ---
+
+    def _insert(self, block: bytes) -> None:
+        queue = self._protected if block in self._arrived else self.lru
+        queue[block] = None
+        self.blocks[block] = queue
+
+    def _move(self, block: bytes, queue: Queue) -> None:
+        del self.blocks[block][block]
+        queue[block] = None
+        self.blocks[block] = queue
+
+    def _spill(self, blocks: list[bytes]) -> list[bytes]:
+        """Hands blocks down; returns those that no tier has now."""
+        for tier in self.tiers:
+            fresh = [block for block in blocks if block not in tier.blocks]
+            blocks = tier.put(fresh)
+        return blocks

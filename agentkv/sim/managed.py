@@ -1,0 +1,266 @@
+"""agentkv on the simulated machine: the real controller, and its mechanism around it.
+
+As `connectors.scheduler_side`, event by event. The cost model knows the machine: a real engine has
+measured it within some dozens of steps. Where: every policy but `lru`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agentkv.appraisal import Deps, Location
+from agentkv.clock import Clock
+from agentkv.config import AgentKVConfig
+from agentkv.controller import Controller
+from agentkv.cost_model import CostModel, LinkSpeed, PrefillCoefficients, PrefillCurve
+from agentkv.events import TurnTag
+from agentkv.geometry import KvFootprint, KvGroup
+from agentkv.ledger import Ledger, Record
+from agentkv.metrics import Recorder
+from agentkv.policy import PausePolicy
+from agentkv.predict import WaitPredictor
+from agentkv.sessions import BlockRef, SessionKey
+from agentkv.sim.arrived import ArrivedTurns
+from agentkv.sim.exclusive import Exclusive
+from agentkv.sim.machine import Machine, Request
+from agentkv.sim.prefetching import Prefetching
+from agentkv.sim.profiles import Profile
+from agentkv.sim.room import Room
+from agentkv.sim.tally import Tally
+from agentkv.sim.told import Told
+from agentkv.sim.workload import Options
+
+_TIDY_EVERY_S = 1.0
+_TRUSTED = 1000  # steps that the prefill curve counts as measured
+_IN_FLIGHT_S = 0.02
+_LONG_S, _CLAIMS_S = 10.0, (0.1, 1000.0)
+
+
+class SilentLedger(Ledger):
+    """Keeps nothing: runs make a hundred times the records that anybody reads."""
+
+    def record(self, kind: str, **fields: Any) -> Record:
+        return {}
+
+
+def config_for(profile: Profile, *, stretch: float) -> AgentKVConfig:
+    """The defaults; but as much may be on its way as the link moves in 20 ms, and where waits are
+    stretched, so is the time after which a pause counts as the end."""
+    in_flight = int(profile.load_bytes_per_s * _IN_FLIGHT_S)
+    abandon_s = AgentKVConfig().sessions.abandon_after_s * stretch
+    return AgentKVConfig.model_validate(
+        {
+            "prefetch": {"max_in_flight_bytes": in_flight},
+            "sessions": {"abandon_after_s": abandon_s},
+        }
+    )
+
+
+def costs_of(profile: Profile) -> CostModel:
+    """A cost model that has measured this machine."""
+    token_s = 1 / profile.prefill_tokens_per_s
+    curve = PrefillCurve(
+        PrefillCoefficients(profile.prefill_step_s, token_s, token_s / profile.prefill_x0_tokens)
+    )
+    curve.num_observations = _TRUSTED
+    return CostModel(
+        curve,
+        LinkSpeed(profile.load_bytes_per_s, profile.load_latency_s),
+        LinkSpeed(profile.store_bytes_per_s, profile.load_latency_s),
+        max_step_tokens=profile.max_step_tokens,
+    )
+
+
+class ManagedKeeper:
+    """See `keeper.Keeper`."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        tally: Tally,
+        options: Options,
+        *,
+        policy: PausePolicy,
+        predictor: WaitPredictor,
+        clock: Clock,
+        stretch: float = 1.0,
+    ) -> None:
+        config = config_for(machine.profile, stretch=stretch)
+        self.recorder = Recorder()
+        self._machine = machine
+        self._options = options
+        self._told = predictor if isinstance(predictor, Told) else None
+        deps = self._deps(policy, predictor, clock)
+        self.controller = controller = Controller(
+            config,
+            deps,
+            tokens_per_hash=machine.block_tokens,
+            pool_blocks=machine.pool.num_blocks,
+        )
+        is_told = self._told is not None
+        self.exclusive = Exclusive(
+            machine,
+            controller,
+            drops_running=options.drops_running,
+            ranks=options.ranks_dram,
+            is_clairvoyant=is_told,
+        )
+        self._arrived = ArrivedTurns(machine)
+        self._prefetching = Prefetching(machine, controller, deps, config.prefetch, tally)
+        self._room = Room(
+            machine,
+            controller,
+            self._arrived,
+            self.exclusive,
+            self._prefetching.note_given_up,
+            drops=options.drops_copies,
+        )
+        self._prefetching.room = self._room
+        self._dead_in_use: list[BlockRef] = []
+        self._tidied_at_s = clock.monotonic_s()
+        machine.dram.before_evict = self._before_dram_evicts
+        machine.dram.after_evict = controller.note_evicted
+
+    # --- what the engine tells ---
+
+    def arrived(self, request: Request, true_wait_s: float) -> None:
+        self.controller.settle_evicted()
+        self.controller.turn_arrived(
+            request.request_id,
+            name=request.run.name,
+            scope="",
+            hashes=request.prompt_chain,
+            prompt_tokens=request.planned.turn.prompt_tokens,
+            tag=self._tag(request, true_wait_s),
+        )
+        if self._told is not None:
+            self._told.waits_s[SessionKey("", request.run.name)] = true_wait_s
+        self._arrived.add(request)
+        self._room.make()
+
+    def before_match(self) -> None:
+        self._room.protect()
+
+    def is_short_hit(self, num_tokens: int) -> bool:
+        return num_tokens < self.controller.appraiser.min_load_tokens()
+
+    def scheduled(self, request: Request) -> None:
+        self._arrived.remove(request)
+        self._room.num_running += 1
+        block_tokens = self._machine.block_tokens
+        turn = self.controller.sessions.turn(request.request_id)
+        if turn is not None:
+            self._prefetching.note_scheduled(turn, request, pause=turn.closed_pause)
+        self.controller.turn_scheduled(
+            request.request_id,
+            gpu_hit_tokens=request.gpu_hit * block_tokens,
+            dram_hit_tokens=request.dram_hit * block_tokens,
+        )
+
+    def finished(self, request: Request) -> None:
+        self._room.num_running -= 1
+        turn = self.controller.sessions.turn(request.request_id)
+        planned = request.planned.turn
+        self.controller.turn_finished(
+            request.request_id,
+            hashes=request.chain,
+            num_tokens=planned.prompt_tokens + planned.output_tokens,
+        )
+        if turn is not None:
+            self._prefetching.note_finished(turn.session, request.chain)
+            if not turn.tag.last_turn:
+                self._machine.dram.touch(request.chain)
+                self._machine.dram.store(request.chain)
+        self._arrived.note_freed(request.planned.num_total)
+        self._discard_dead()
+        self._room.note_change()
+
+    def tool_done(self, session: str) -> None:
+        found = self.controller.sessions.get(SessionKey("", session))
+        if found is not None and found.pause is not None:
+            found.pause.tool_done_s = self._machine.now_s
+            self.controller.pauses.note_done(found)
+            self._prefetching.note_signal()
+
+    def after_step(self, num_steps: int) -> None:
+        now_s = self._machine.now_s
+        if now_s - self._tidied_at_s >= _TIDY_EVERY_S:
+            self._tidied_at_s = now_s
+            self.controller.settle_evicted()
+            self.controller.tidy()
+            self._prefetching.tidy()
+        self._discard_dead()
+        self._room.after_step(num_steps)
+        self._prefetching.after_step(num_waiting=len(self._arrived))
+
+    # --- parts ---
+
+    def _deps(self, policy: PausePolicy, predictor: WaitPredictor, clock: Clock) -> Deps:
+        profile = self._machine.profile
+        return Deps(
+            costs=costs_of(profile),
+            footprint=KvFootprint((KvGroup(profile.bytes_per_token),)),
+            predictor=predictor,
+            policy=policy,
+            ledger=SilentLedger(clock),
+            recorder=self.recorder,
+            clock=clock,
+            locate=self._locate,
+        )
+
+    def _tag(self, request: Request, true_wait_s: float) -> TurnTag:
+        options, turn = self._options, request.planned.turn
+        is_last = options.has_ends and request.is_last
+        if request.is_last or not options.has_tags:
+            return TurnTag(session_id=request.run.name, last_turn=is_last)
+        expected_s: float | None = None
+        if options.wrong_tags is not None:
+            expected_s = true_wait_s * request.wrong_by
+        elif options.is_adversarial:
+            expected_s = _CLAIMS_S[true_wait_s <= _LONG_S]
+        return TurnTag(
+            session_id=request.run.name,
+            tool=turn.tool,
+            command=turn.command,
+            expected_wait_s=expected_s,
+            timeout_s=None if turn.timeout_s is None else turn.timeout_s * request.stretch,
+        )
+
+    def _locate(self, refs: Sequence[BlockRef]) -> Location:
+        """See `appraisal.Location`."""
+        machine = self._machine
+        dram, pool = machine.dram, machine.pool
+        num_missing = num_unstored = 0
+        slow_bytes: dict[str, float] = {}
+        for _, block in refs:
+            if block in dram.blocks:
+                continue
+            tier = dram.find_below(block) if dram.tiers else None
+            if tier is not None:
+                slow_bytes[tier.name] = slow_bytes.get(tier.name, 0.0) + machine.block_bytes
+            elif dram.num_blocks and pool.holds(block):
+                num_unstored += 1
+            else:
+                num_missing += 1
+        slow_s = sum(tier.load_s(slow_bytes.get(tier.name, 0.0)) for tier in dram.tiers)
+        return Location(num_missing, num_unstored, slow_s)
+
+    def _before_dram_evicts(self, num_blocks: int) -> None:
+        self._arrived.protect_in_dram()
+        self.exclusive.make_room(num_blocks)
+
+    def _discard_dead(self) -> None:
+        sessions = self.controller.sessions
+        died = sessions.take_dead() + sessions.take_lapsed()
+        if not died:
+            return
+        refs = [*self._dead_in_use, *died]
+        dead = [ref for ref in refs if ref[1] not in sessions.tree]
+        blocks = [block for _, block in dead]
+        self._machine.dram.mark_worthless(blocks)
+        in_use = set(self._machine.pool.discard(blocks))
+        self._dead_in_use = [ref for ref in dead if ref[1] in in_use]
+        self._machine.pool.paused.difference_update(blocks)
+        self._arrived.rescue(blocks)
+        self._room.note_change()

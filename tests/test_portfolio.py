@@ -1,0 +1,90 @@
+"""Who gives way first: by worth where the policy tells it, and always decided anew when reached."""
+
+from __future__ import annotations
+
+from agentkv.events import EMPTY_TAG, TurnTag
+from agentkv.policy import Action
+from agentkv.portfolio import Victim
+from tests.test_controller import World
+
+SOON = TurnTag(tool="bash", expected_wait_s=2.0)
+LATE = TurnTag(tool="bash", expected_wait_s=3000.0)
+
+
+def _paused(world: World, name: str, tag: TurnTag, first_block: int) -> None:
+    world.turn(name, range(first_block, first_block + 10), tag)
+
+
+def _crowded(policy: str) -> World:
+    """Three sessions, in the order of their pauses: late, unknown, soon."""
+    world = World(policy=policy)
+    for name, tag, first in (("late", LATE, 100), ("unknown", EMPTY_TAG, 200), ("soon", SOON, 300)):
+        _paused(world, name, tag, first)
+    world.controller.appraiser.observe_demand(wanted_blocks=30, worthless_blocks=0)
+    return world
+
+
+def _names(victims: list[Victim]) -> list[str]:
+    return [victim.session.key.name for victim in victims]
+
+
+def test_the_oldest_goes_first_where_predictions_do_not_pay() -> None:
+    world = World(policy="expected_cost")
+    for first, (name, tag) in enumerate((("old", SOON), ("new", LATE))):
+        _paused(world, name, tag, 100 * (first + 1))
+        world.clock.advance(5.0)
+    world.controller.appraiser.observe_demand(wanted_blocks=30, worthless_blocks=0)
+    world.controller.portfolio.benefit.is_worth_it = False
+    assert _names(list(world.controller.victims()))[0] == "old"
+
+
+def test_with_trust_in_predictions_the_late_one_goes_first() -> None:
+    world = World(policy="expected_cost")
+    for first, (name, tag) in enumerate((("old", SOON), ("new", LATE))):
+        _paused(world, name, tag, 100 * (first + 1))
+        world.clock.advance(0.5)
+    world.controller.appraiser.observe_demand(wanted_blocks=30, worthless_blocks=0)
+    world.controller.portfolio.benefit.is_worth_it = True
+    assert _names(list(world.controller.victims())) == ["new", "old"]
+
+
+def test_everybody_gives_way_in_the_end_and_no_hold_is_left() -> None:
+    for policy in ("expected_cost", "break_even", "always_hold", "lru"):
+        world = _crowded(policy)
+        victims = list(world.controller.victims())
+        assert sorted(_names(victims)) == ["late", "soon", "unknown"], policy
+        assert all(victim.action is not Action.HOLD for victim in victims), policy
+        assert world.controller.pauses.kept() == []
+
+
+def test_a_hold_that_has_to_go_says_why_in_the_ledger() -> None:
+    world = _crowded("always_hold")
+    next(world.controller.victims())
+    (record,) = [r for r in world.ledger.records() if r["kind"] == "redecide"]
+    assert record["action"] == "swap" and "nothing else is left" in record["reason"]
+
+
+def test_one_that_is_worth_more_when_looked_at_again_waits_for_its_turn() -> None:
+    """It was the worst when it was decided; meanwhile its client has said that it comes soon."""
+    world = _crowded("expected_cost")
+    assert _names([next(world.controller.victims())]) == ["late"]
+    world = _crowded("expected_cost")
+    (late,) = [s for s in world.controller.sessions if s.key.name == "late"]
+    assert late.pause is not None
+    late.pause.tag = TurnTag(tool="bash", expected_wait_s=0.1)
+    assert _names([next(world.controller.victims())]) != ["late"]
+
+
+def test_a_prefetch_displaces_only_what_is_worth_much_less() -> None:
+    world = _crowded("expected_cost")
+    (soon,) = [s for s in world.controller.sessions if s.key.name == "soon"]
+    (late,) = [s for s in world.controller.sessions if s.key.name == "late"]
+    now_s = world.clock.monotonic_s()
+    for session in (soon, late):
+        assert session.pause is not None
+        world.controller.pauses.give_up(session, session.pause)
+        world.controller.pauses.take_back(session)
+    assert "late" in _names(list(world.controller.later_returns(now_s + 2.0, besides=soon)))
+    world = _crowded("expected_cost")
+    (late,) = [s for s in world.controller.sessions if s.key.name == "late"]
+    assert _names(list(world.controller.later_returns(now_s, besides=late))) == []
