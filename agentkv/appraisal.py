@@ -15,7 +15,6 @@ from agentkv.cost_model import CostModel, Prices
 from agentkv.geometry import KvFootprint
 from agentkv.ledger import Ledger
 from agentkv.metrics import Recorder
-from agentkv.pause_book import PauseBook
 from agentkv.policy import PausePolicy, PauseView
 from agentkv.predict import WaitEstimate, WaitPredictor
 from agentkv.sessions import BlockRef, Pause, Session, SessionTracker
@@ -69,14 +68,12 @@ class Appraiser:
         config: AgentKVConfig,
         deps: Deps,
         sessions: SessionTracker,
-        pauses: PauseBook,
         *,
         tokens_per_hash: int,
     ) -> None:
         self._config = config
         self._deps = deps
         self._sessions = sessions
-        self._pauses = pauses
         self._tokens_per_hash = tokens_per_hash
         self.pressure = 0.0
         self._pressure_at_s = deps.clock.monotonic_s()
@@ -139,11 +136,11 @@ class Appraiser:
         age_s: float,
         num_refs: int = 1,
     ) -> PauseView:
-        costs, now_s = self._deps.costs, pause.started_s + age_s
+        costs = self._deps.costs
         share = private_tokens / max(1, pause.context_tokens)
         kv_bytes = int(self._deps.footprint.bytes_for(pause.context_tokens) * share)
         return PauseView(
-            now_s=now_s,
+            now_s=pause.started_s + age_s,
             age_s=age_s,
             context_tokens=pause.context_tokens,
             kv_bytes=kv_bytes,
@@ -160,5 +157,4 @@ class Appraiser:
             min_load_tokens=self.min_load_tokens(),
             previous_action=pause.decision.action if pause.decision is not None else None,
             stall_s=self._config.prices.stall_s,
-            is_dram_short=self._pauses.is_dram_short(now_s),
         )

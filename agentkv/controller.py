@@ -55,8 +55,7 @@ class Controller:
         self.on_decided: Callable[[Session, Pause], None] | None = None
         self.portfolio = Portfolio(self.sessions, self.pauses, deps, self)
         self.tokens_by_tier = deps.tokens_by_tier
-        books = (self.sessions, self.pauses)
-        self.appraiser = Appraiser(config, deps, *books, tokens_per_hash=tokens_per_hash)
+        self.appraiser = Appraiser(config, deps, self.sessions, tokens_per_hash=tokens_per_hash)
 
     # --- events ---
 
@@ -89,7 +88,7 @@ class Controller:
         self.pauses.close(turn.session)
         pause = turn.closed_pause
         if pause is not None:
-            self.portfolio.benefit.note_returned(turn.session.key)
+            self.portfolio.note_returned(turn.session)
             wait_s = (pause.tool_done_s or now_s) - pause.started_s
             self._deps.predictor.observe(
                 pause.tag.tool, pause.tag.command, wait_s, session=turn.session.key
@@ -209,7 +208,7 @@ class Controller:
 
     def _note_end(self, session: Session) -> None:
         self._deps.predictor.forget(session.key)
-        self.portfolio.benefit.note_ended(session.key)
+        self.portfolio.note_ended(session)
         self._deps.ledger.record("end", scope=session.key.scope, session_id=session.key.name)
 
     # --- deciding ---

@@ -17,10 +17,20 @@ from agentkv.appraisal import Deps
 from agentkv.pause_book import OpenPause, PauseBook
 from agentkv.policy import Action, Decision, PauseView
 from agentkv.policy.benefit import RankingBenefit
-from agentkv.policy.ranking import Candidate, Key, give_up_keys, is_ranked, worth_by_age, worth_now
+from agentkv.policy.ranking import (
+    Candidate,
+    Key,
+    drop_keys,
+    give_up_keys,
+    is_due,
+    is_ranked,
+    worth_by_age,
+    worth_now,
+)
 from agentkv.resumes import action_of
 from agentkv.sessions import BlockRef, Pause, Session, SessionTracker
 
+_MAX_LOOKS = 32  # Pauses decided anew when DRAM is short of room: the scheduler's time is dear.
 _MARGIN = 2.0  # A prefetch displaces only what is worth so many times less.
 
 
@@ -52,9 +62,19 @@ class Portfolio:
         self._deps = deps
         self._decider = decider
         self.benefit = RankingBenefit()
+        self.benefit_of_copies = RankingBenefit(of_copies=True)
 
     def note_decided(self, session: Session, view: PauseView, decision: Decision) -> None:
-        self.benefit.note_decided(session.key, view, decision)
+        for benefit in (self.benefit, self.benefit_of_copies):
+            benefit.note_decided(session.key, view, decision)
+
+    def note_returned(self, session: Session) -> None:
+        for benefit in (self.benefit, self.benefit_of_copies):
+            benefit.note_returned(session.key)
+
+    def note_ended(self, session: Session) -> None:
+        for benefit in (self.benefit, self.benefit_of_copies):
+            benefit.note_ended(session.key)
 
     def order(self) -> list[OpenPause]:
         """Pauses whose blocks were not given up, the first to go first, as last decided."""
@@ -71,7 +91,7 @@ class Portfolio:
         kept = self._pauses.kept()
         kept_tokens = sum(pause.context_tokens for _, pause in kept)
         self.benefit.note_pressure(self._deps.footprint.bytes_for(kept_tokens))
-        ranks_by_worth = is_ranked([_candidate(pause) for _, pause in kept])
+        ranks_by_worth = is_ranked([candidate_of(pause) for _, pause in kept])
         for session, pause in self._lazily(kept):
             if action_of(pause) is Action.HOLD:
                 self._overrule(session, pause, ranks_by_worth)
@@ -97,6 +117,34 @@ class Portfolio:
                 self._decider.overrule(session, pause, Action.SWAP, why)
             yield self._give_up(session, pause)
 
+    def to_drop(self, dram_bytes: int) -> Iterator[Session]:
+        """Paused sessions whose copies DRAM, of that size, may drop, the one worth least first.
+
+        None where the policy does not tell what they are worth, or predictions do not pay: then
+        the least recently used should go.
+        """
+        kept = self._pauses.kept()
+        kept_tokens = sum(pause.context_tokens for _, pause in kept)
+        kept_bytes = self._deps.footprint.bytes_for(kept_tokens)
+        self.benefit_of_copies.note_pressure(kept_bytes + dram_bytes)
+        pauses = [*kept, *self._pauses.away()]
+        candidates = [candidate_of(pause) for _, pause in pauses]
+        if not self.benefit_of_copies.is_worth_it or not is_ranked(candidates):
+            return
+        now_s = self._deps.clock.monotonic_s()
+        queue = list(zip(drop_keys(candidates, now_s), range(len(pauses)), strict=True))
+        heapq.heapify(queue)
+        looks_left = _MAX_LOOKS
+        while queue:
+            _, i = heapq.heappop(queue)
+            session, pause = pauses[i]
+            if looks_left and _is_out_of_date(pause, now_s):
+                looks_left -= 1
+                self._decider.decide(session, pause)
+                heapq.heappush(queue, (drop_keys([candidate_of(pause)], now_s)[0], i))
+            else:
+                yield session
+
     # --- parts ---
 
     def _lazily(self, kept: Sequence[OpenPause]) -> Iterator[OpenPause]:
@@ -119,7 +167,7 @@ class Portfolio:
 
     def _keys(self, pauses: Sequence[OpenPause]) -> list[Key]:
         return give_up_keys(
-            [_candidate(pause) for _, pause in pauses],
+            [candidate_of(pause) for _, pause in pauses],
             self._deps.clock.monotonic_s(),
             is_prediction_trusted=self.benefit.is_worth_it,
         )
@@ -134,7 +182,7 @@ class Portfolio:
         """Whether to displace the one for the other; one whose tool is done always may come."""
         if coming is None or coming.tool_done_s is not None:
             return True
-        candidates = [_candidate(pause), _candidate(coming)]
+        candidates = [candidate_of(pause), candidate_of(coming)]
         if not is_ranked(candidates):
             return True
         worth_of = worth_now if self.benefit.is_worth_it else worth_by_age
@@ -154,7 +202,8 @@ class Portfolio:
         return Victim(session, self._sessions.private_blocks(session), action_of(pause))
 
 
-def _candidate(pause: Pause) -> Candidate:
+def candidate_of(pause: Pause) -> Candidate:
+    """What is known of an open pause, for the ranking."""
     decision = pause.decision
     assert decision is not None, "a pause is decided when it is opened"
     return Candidate(
@@ -164,3 +213,9 @@ def _candidate(pause: Pause) -> Candidate:
         returns_at_s=pause.returns_at_s,
         is_tool_done=pause.tool_done_s is not None,
     )
+
+
+def _is_out_of_date(pause: Pause, now_s: float) -> bool:
+    assert pause.decision is not None
+    age_s = now_s - pause.started_s
+    return is_due(pause.decision, decided_age_s=pause.decided_s - pause.started_s, age_s=age_s)

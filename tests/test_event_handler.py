@@ -137,19 +137,14 @@ def test_a_pause_that_says_nothing_new_decides_nothing(paused: Told) -> None:
 # --- resume ---
 
 
-def test_the_time_of_the_first_resume_ends_the_tools_wait(
-    paused: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_resume_ends_the_wait(paused: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[float] = []
     predictor = paused.controller._deps.predictor
-    monkeypatch.setattr(
-        predictor, "observe", lambda tool, command, wait_s, **_: learned.append(wait_s)
-    )
+    monkeypatch.setattr(predictor, "observe", lambda *wait, **_: learned.append(wait[2]))
     paused.clock.advance(10)
     assert paused.say("resume").status is Status.ACCEPTED
     paused.clock.advance(5)
     paused.say("resume")
-    paused.clock.advance(5)
     paused.turn("a", range(11))
     assert learned == [10.0]
 

@@ -88,3 +88,20 @@ def test_a_prefetch_displaces_only_what_is_worth_much_less() -> None:
     world = _crowded("expected_cost")
     (late,) = [s for s in world.controller.sessions if s.key.name == "late"]
     assert _names(list(world.controller.later_returns(now_s, besides=late))) == []
+
+
+def test_dram_drops_the_copy_that_is_worth_least_not_the_oldest() -> None:
+    world = World(policy="expected_cost")
+    for first, (name, tag) in enumerate((("old", SOON), ("new", LATE))):
+        _paused(world, name, tag, 100 * (first + 1))
+        world.clock.advance(0.5)
+    world.controller.appraiser.observe_demand(wanted_blocks=30, worthless_blocks=0)
+    dropped = [session.key.name for session in world.controller.portfolio.to_drop(1 << 20)]
+    assert dropped == ["new", "old"]
+
+
+def test_where_predictions_do_not_pay_dram_is_left_to_lru() -> None:
+    world = _crowded("expected_cost")
+    world.controller.portfolio.benefit_of_copies.is_worth_it = False
+    assert list(world.controller.portfolio.to_drop(1 << 20)) == []
+    assert list(_crowded("break_even").controller.portfolio.to_drop(1 << 20)) == []

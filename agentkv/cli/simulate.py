@@ -94,21 +94,6 @@ def simulate(
         bool, typer.Option("--bursty", help="Sessions begin on the minute, all at once.")
     ] = False,
     resume_event: ResumeOption = 0.0,
-    keep_running_copies: Annotated[
-        bool,
-        typer.Option(
-            "--keep-running-copies",
-            help="DRAM does not let copies of what running turns use go first.",
-        ),
-    ] = False,
-    ranked_dram: Annotated[
-        bool,
-        typer.Option("--ranked-dram", help="DRAM drops what is worth least, not LRU among live."),
-    ] = False,
-    never_drop: Annotated[
-        bool,
-        typer.Option("--never-drop", help="A live session's DRAM copy stays until room is needed."),
-    ] = False,
     tier: TierOption = None,
     block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a simulated block.")] = 512,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
@@ -130,9 +115,6 @@ def simulate(
         is_adversarial=adversarial_tags,
         is_bursty=bursty,
         resume_s=resume_event,
-        drops_running=not keep_running_copies,
-        ranks_dram=ranked_dram,
-        drops_copies=not never_drop,
     )
     plan = Plan(
         profile=find_profile(profile),

@@ -78,6 +78,7 @@ class Decision:
     compete for the same memory; None where the policy does not say: then the latest return goes.
     `keep_value_by_age`: the same, were only the age of the wait known: what to rank by where
     predictions do not pay. `fading`: `keep_value` falls as 1/age^fading until decided anew.
+    `copy_factor`: how much more the copy in DRAM is worth, whose loss costs computing all again.
     """
 
     action: Action
@@ -88,6 +89,7 @@ class Decision:
     keep_value: float | None = None
     keep_value_by_age: float | None = None
     fading: float = 0.0
+    copy_factor: float = 1.0
 
 
 class PausePolicy(Protocol):

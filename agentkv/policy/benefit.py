@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from agentkv.policy.base import Decision, PauseView
-from agentkv.policy.ranking import worth_by_age, worth_now
+from agentkv.policy.ranking import (
+    copy_worth_by_age,
+    copy_worth_now,
+    worth_by_age,
+    worth_now,
+)
 from agentkv.policy.release import release_of
 
 _LEAST_EVIDENCE = 16  # returns that only one of the two pools still had
@@ -65,19 +70,21 @@ class _Pool:
 
 
 class RankingBenefit:
-    """Owned by the controller; memory is bounded by `max_pauses` pauses.
+    """Owned by the controller; memory is bounded by `max_pauses` pauses. `of_copies`: the memory is
+    the pool and DRAM together, from which a loss is computed again.
 
     Begins with True, so that what clients state counts from the first pause; a wrong order is seen
     after a handful of returns.
     """
 
-    def __init__(self, max_pauses: int = 128) -> None:
+    def __init__(self, max_pauses: int = 128, *, of_copies: bool = False) -> None:
         self._max_pauses = max_pauses
         self._one_in = 1
         self._room_bytes = math.inf
         self._open: dict[Hashable, _Shadow] = {}
-        self._by_worth = _Pool(worth_now, {})
-        self._by_age = _Pool(worth_by_age, {})
+        self._of_copies = of_copies
+        self._by_worth = _Pool(copy_worth_now if of_copies else worth_now, {})
+        self._by_age = _Pool(copy_worth_by_age if of_copies else worth_by_age, {})
         self._saved_s = self._spread = 0.0
         self.num_differences = 0
         self.is_worth_it = True
@@ -95,14 +102,14 @@ class RankingBenefit:
         shadow = self._open.get(key)
         if shadow is not None:
             shadow.decision, shadow.decided_age_s = decision, view.age_s
-            shadow.loss_s = release_of(view).loss_s
+            shadow.loss_s = self._loss_s(view)
             return
         shadow = _Shadow(
             decision,
             view.now_s - view.age_s,
             view.age_s,
             max(1, view.kv_bytes),
-            release_of(view).loss_s,
+            self._loss_s(view),
         )
         for pauses in (self._open, self._by_worth.pauses, self._by_age.pauses):
             pauses[key] = shadow
@@ -137,6 +144,10 @@ class RankingBenefit:
     def score(self) -> float:
         """What predictions save over age alone, in standard errors; 0 before the first evidence."""
         return self._saved_s / math.sqrt(self._spread) if self._spread > 0 else 0.0
+
+    def _loss_s(self, view: PauseView) -> float:
+        release = release_of(view)
+        return release.recompute_s if self._of_copies else release.loss_s
 
     def _judge(self) -> bool:
         if self.score < _OFF_AT_ONCE:

@@ -56,6 +56,7 @@ class _Worth(NamedTuple):
     keep_value: float
     keep_value_by_age: float
     fading: float
+    copy_factor: float
 
 
 class _Prices(NamedTuple):
@@ -83,7 +84,8 @@ class _Plan(NamedTuple):
 def _worth(view: PauseView, release: Release, outlook: Outlook) -> _Worth:
     density = release.loss_s / max(1, view.kv_bytes)
     rate, fading = mixed_rate(outlook, view.age_s, trust(view.wait.confidence))
-    return _Worth(density * rate, density * rate_by_age(view.age_s), fading)
+    copy_factor = max(1.0, release.recompute_s / release.loss_s)
+    return _Worth(density * rate, density * rate_by_age(view.age_s), fading, copy_factor)
 
 
 def _weigh(view: PauseView, release: Release, outlook: Outlook, worth: _Worth) -> Decision:
@@ -226,6 +228,10 @@ def _decision(
     review_in_s: float | None = None,
 ) -> Decision:
     return Decision(
-        action, reason, break_even_s, costs_s or {}, review_in_s,
-        worth.keep_value, worth.keep_value_by_age, worth.fading,
-    )  # fmt: skip
+        action,
+        reason,
+        break_even_s,
+        costs_s or {},
+        review_in_s,
+        *worth,
+    )

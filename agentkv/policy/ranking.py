@@ -44,6 +44,18 @@ def give_up_order(
     return sorted(range(len(candidates)), key=keys.__getitem__)
 
 
+def drop_keys(candidates: Sequence[Candidate], now_s: float) -> list[float]:
+    """What the copies in DRAM are worth, by prediction: the lower, the sooner to be dropped."""
+    return [
+        copy_worth_now(
+            each.decision,
+            decided_age_s=each.decided_s - each.started_s,
+            age_s=now_s - each.started_s,
+        )
+        for each in candidates
+    ]
+
+
 def give_up_keys(
     candidates: Sequence[Candidate], now_s: float, *, is_prediction_trusted: bool = True
 ) -> list[Key]:
@@ -86,6 +98,18 @@ def worth_by_age(decision: Decision, *, decided_age_s: float, age_s: float) -> f
     if decision.keep_value_by_age is None:
         return worth_now(decision, decided_age_s=decided_age_s, age_s=age_s)
     return decision.keep_value_by_age * _aged(decided_age_s, age_s)
+
+
+def copy_worth_now(decision: Decision, *, decided_age_s: float, age_s: float) -> float:
+    """`worth_now` of the copy in DRAM."""
+    now = worth_now(decision, decided_age_s=decided_age_s, age_s=age_s)
+    return decision.copy_factor * now
+
+
+def copy_worth_by_age(decision: Decision, *, decided_age_s: float, age_s: float) -> float:
+    """`worth_by_age` of the copy in DRAM."""
+    now = worth_by_age(decision, decided_age_s=decided_age_s, age_s=age_s)
+    return decision.copy_factor * now
 
 
 def _aged(decided_age_s: float, age_s: float) -> float:

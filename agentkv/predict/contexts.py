@@ -19,7 +19,7 @@ from agentkv.predict.levels import Key
 from agentkv.predict.place import HUMAN, Place
 from agentkv.predict.priors import SHELL
 
-Seen = Literal["", "first", "again"]
+Seen = Literal["", "first_time", "repeated"]
 """Whether the session ran this command before; "" where the session is not known."""
 
 # How many observations the level above is worth, by kind.

@@ -298,7 +298,7 @@ class HierarchicalWaitPredictor:
 def _seen(place: Place, session: Hashable | None, memory: SessionMemory | None) -> Seen:
     if memory is not None:
         return memory.seen(place)
-    return "" if session is None else "first"
+    return "" if session is None else "first_time"
 
 
 def _source(place: Place, opinion: Opinion) -> str:

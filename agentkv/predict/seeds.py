@@ -39,4 +39,4 @@ def _keys(name: str) -> list[Key]:
     tool, _, cls = name.partition(":")
     if not cls:
         return [Key("tool", (tool,))]
-    return [Key("class", (tool, cls, seen)) for seen in ("", "first", "again")]
+    return [Key("class", (tool, cls, seen)) for seen in ("", "first_time", "repeated")]

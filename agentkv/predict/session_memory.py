@@ -41,8 +41,8 @@ class SessionMemory:
     def seen(self, place: Place) -> Seen:
         """Whether the session ran this very command before."""
         if not place.signature:
-            return "first"
-        return "again" if _command(place) in self._last_s else "first"
+            return "first_time"
+        return "repeated" if _command(place) in self._last_s else "first_time"
 
     def past(self, place: Place) -> Past:
         """What is known of the session at this place."""

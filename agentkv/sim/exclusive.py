@@ -7,42 +7,34 @@ a session up, what DRAM lacks of it is copied out first. Copies out take no time
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from agentkv.controller import Controller
-from agentkv.pause_book import OpenPause
-from agentkv.policy.ranking import Candidate, Key, give_up_keys, is_due
+from agentkv.policy.ranking import give_up_keys
+from agentkv.portfolio import candidate_of
 from agentkv.sessions import BlockRef, Pause, Session, SessionKey
 from agentkv.sim.machine import Machine
 
 _AHEAD = 4
 _RESCAN_S = 2.0
+_RANKING_S = 1e-4
 
 
 class Exclusive:
-    """`drops_running`: copies of what running turns use count as held twice, too. `ranks`: when
-    nothing else is expendable, who is worth least gives way, not who was used longest ago.
-    `is_clairvoyant`: pauses' returns are exact and need no second look.
-    """
+    """`is_clairvoyant`: pauses' returns are exact, and DRAM follows them."""
 
     def __init__(
         self,
         machine: Machine,
         controller: Controller,
         *,
-        drops_running: bool,
-        ranks: bool,
         is_clairvoyant: bool,
     ) -> None:
         self.num_copied = 0
         self._machine = machine
         self._controller = controller
-        self._drops_running = drops_running
-        self._ranks = ranks or is_clairvoyant
         self._is_clairvoyant = is_clairvoyant
-        self._looked_at_s = float("-inf")
+        self._looked_at_s = self._ranked_until_s = float("-inf")
         self._marked: dict[SessionKey, int] = {}
 
     def make_room(self, num_blocks: int) -> None:
@@ -60,11 +52,14 @@ class Exclusive:
                 found.extend(b for _, b in refs if b in dram.blocks and pool.holds(b))
                 if len(found) >= _AHEAD * num_blocks:
                     break
-            if self._drops_running:
-                found.extend(block for block in pool.used if block in dram.blocks)
+            found.extend(block for block in pool.used if block in dram.blocks)
             dram.make_ready(found)
-        if self._ranks and dram.num_expendable < num_blocks:
-            self._ready_least(num_blocks)
+        if dram.num_expendable < num_blocks:
+            for session in self._to_drop():
+                refs = self._controller.sessions.private_blocks(session)
+                dram.make_ready([block for _, block in refs])
+                if dram.num_expendable >= _AHEAD * num_blocks:
+                    break
 
     def before_give_up(self, refs: Sequence[BlockRef]) -> None:
         """The pool may soon reuse these blocks, deepest first."""
@@ -88,45 +83,16 @@ class Exclusive:
         new = [(s, p) for s, p in pauses if self._marked.get(s.key) != p.pause_id]
         return sorted(new, key=lambda pair: pair[1].returns_at_s)
 
-    def _ready_least(self, num_blocks: int) -> None:
-        """Whoever is worth least gives way, the tail first; decided anew if that was long ago."""
-        pauses, dram = self._controller.pauses, self._machine.dram
-        now_s = self._machine.now_s
-        pairs = [*pauses.away(), *pauses.kept()]
-        numbers = itertools.count()
-        queue = [
-            (key, next(numbers), pair)
-            for key, pair in zip(self._keys(pairs, now_s), pairs, strict=True)
-        ]
-        heapq.heapify(queue)
-        while queue and dram.num_expendable < num_blocks:
-            _, _, pair = heapq.heappop(queue)
-            session, pause = pair
-            if not self._is_clairvoyant and _is_out_of_date(pause, now_s):
-                self._controller.decide(session, pause)
-                heapq.heappush(queue, (self._keys([pair], now_s)[0], next(numbers), pair))
-                continue
-            refs = self._controller.sessions.private_blocks(session)
-            dram.make_ready([block for _, block in refs])
-
-    def _keys(self, pairs: Sequence[OpenPause], now_s: float) -> list[Key]:
-        is_trusted = self._controller.portfolio.benefit.is_worth_it
-        candidates = [_candidate(pause) for _, pause in pairs]
-        return give_up_keys(candidates, now_s, is_prediction_trusted=is_trusted)
-
-
-def _candidate(pause: Pause) -> Candidate:
-    assert pause.decision is not None
-    return Candidate(
-        decision=pause.decision,
-        started_s=pause.started_s,
-        decided_s=pause.decided_s,
-        returns_at_s=pause.returns_at_s,
-        is_tool_done=pause.tool_done_s is not None,
-    )
-
-
-def _is_out_of_date(pause: Pause, now_s: float) -> bool:
-    assert pause.decision is not None
-    decided_age_s = pause.decided_s - pause.started_s
-    return is_due(pause.decision, decided_age_s=decided_age_s, age_s=now_s - pause.started_s)
+    def _to_drop(self) -> Iterator[Session]:
+        """Whoever is worth least gives way, the tail first; seldom, as in the connector."""
+        machine, pauses = self._machine, self._controller.pauses
+        if self._is_clairvoyant:
+            pairs = [*pauses.away(), *pauses.kept()]
+            keys = give_up_keys([candidate_of(pause) for _, pause in pairs], machine.now_s)
+            yield from (pairs[i][0] for i in sorted(range(len(pairs)), key=keys.__getitem__))
+        elif machine.now_s >= self._ranked_until_s:
+            num_pauses = len(pauses.kept()) + pauses.num_away
+            self._ranked_until_s = machine.now_s + _RANKING_S * num_pauses
+            token_bytes = machine.profile.bytes_per_token
+            dram_tokens = machine.dram.num_blocks * machine.block_tokens
+            yield from self._controller.portfolio.to_drop(int(token_bytes * dram_tokens))

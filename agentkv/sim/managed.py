@@ -99,13 +99,7 @@ class ManagedKeeper:
             pool_blocks=machine.pool.num_blocks,
         )
         is_told = self._told is not None
-        self.exclusive = Exclusive(
-            machine,
-            controller,
-            drops_running=options.drops_running,
-            ranks=options.ranks_dram,
-            is_clairvoyant=is_told,
-        )
+        self.exclusive = Exclusive(machine, controller, is_clairvoyant=is_told)
         self._arrived = ArrivedTurns(machine)
         self._prefetching = Prefetching(machine, controller, deps, config.prefetch, tally)
         self._room = Room(
@@ -114,7 +108,6 @@ class ManagedKeeper:
             self._arrived,
             self.exclusive,
             self._prefetching.note_given_up,
-            drops=options.drops_copies,
         )
         self._prefetching.room = self._room
         self._dead_in_use: list[BlockRef] = []

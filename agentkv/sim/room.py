@@ -22,9 +22,7 @@ _BLOCK_TOKENS = 16  # of vLLM: what a decoding turn takes next
 
 
 class Room:
-    """`on_given_up` hears of each session whose blocks went to the front. Without `drops` a session
-    to be recomputed keeps its copy until DRAM needs the room.
-    """
+    """`on_given_up` hears of each session whose blocks went to the front."""
 
     def __init__(
         self,
@@ -33,8 +31,6 @@ class Room:
         arrived: ArrivedTurns,
         exclusive: Exclusive,
         on_given_up: Callable[[Session], None],
-        *,
-        drops: bool = True,
     ) -> None:
         self.num_running = 0
         self._machine = machine
@@ -43,7 +39,6 @@ class Room:
         self._arrived = arrived
         self._exclusive = exclusive
         self._on_given_up = on_given_up
-        self._drops = drops
         self._step_blocks = -(-machine.profile.max_step_tokens // machine.block_tokens)
         self._num_wanted = 0
         self._is_short = False
@@ -98,7 +93,7 @@ class Room:
         num_taken = 0
         for victim in victims:
             blocks = [block for _, block in victim.refs]
-            is_dropped = victim.action is Action.RECOMPUTE and self._drops
+            is_dropped = victim.action is Action.RECOMPUTE
             if not is_dropped:
                 self._exclusive.before_give_up(victim.refs)
             num_taken += self._pool.give_up(blocks)

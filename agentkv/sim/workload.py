@@ -29,8 +29,7 @@ class Options:
     """How the trace is played.
 
     `wrong_tags`: stated waits that are off by this factor, up or down, are sent along; `resume_s`:
-    a `resume` event comes so long before each turn. `drops_running`, `ranks_dram`: see
-    `exclusive`; `drops_copies`: see `room`.
+    a `resume` event comes so long before each turn.
     """
 
     load: str = "stretched"
@@ -41,9 +40,6 @@ class Options:
     is_adversarial: bool = False
     is_bursty: bool = False
     resume_s: float = 0.0
-    drops_running: bool = True
-    ranks_dram: bool = False
-    drops_copies: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,3 +149,19 @@ def test_a_running_turns_copy_in_dram_goes_before_a_session_that_only_dram_has(
     found = runner.turn()
     assert found.gpu_hit_tokens + found.dram_hit_tokens >= 26 * 16
     assert (rig.counter("agentkv:copied_out_blocks") > 0) is exclusive
+
+
+@pytest.mark.parametrize("policy", ["expected_cost", "break_even"])
+def test_dram_drops_the_session_that_is_worth_least(make_rig: RigFactory, policy: str) -> None:
+    """Both are in DRAM alone. The oldest one is expected back at once; where the policy does not
+    rank it goes first all the same."""
+    rig = make_rig(**shape(policy=policy))
+    sessions = {}
+    for seed, (name, wait_s) in enumerate((("soon", 1.0), ("late", 5000.0)), start=1):
+        sessions[name] = Agent(rig, name, seed, 14)
+        sessions[name].turn(tag={"tool": "bash", "expected_wait_s": wait_s})
+    rig.drop_gpu_cache()
+    Agent(rig, "new", 3, 28).turn(tag=TOOL)
+    kept = {name: rig.dram_blocks(agent.context) for name, agent in sessions.items()}
+    first, second = ("late", "soon") if policy == "expected_cost" else ("soon", "late")
+    assert kept[first] < 14 and kept[second] == 14, kept

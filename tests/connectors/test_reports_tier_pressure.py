@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kit import Agent, Rig
 from kit.control import signal
-from kit.tiers import HUMAN, blocks_in, crowd, look_on, parked, ssd, step_until, tier
+from kit.tiers import HUMAN, WAIT_S, blocks_in, crowd, look_on, parked, ssd, step_until, tier
 
 from agentkv.connectors import slow_tiers
 from agentkv.tiers.base import Entry
@@ -48,7 +48,7 @@ def manager_of(rig: Rig) -> Any:
 
 
 def park_many(rig: Rig, num_agents: int, *, first_seed: int = 50) -> list[Agent]:
-    agents = [Agent(rig, f"p{i}", first_seed + i, 6) for i in range(num_agents)]
+    agents = [Agent(rig, f"p{first_seed + i}", first_seed + i, 6) for i in range(num_agents)]
     for agent in agents:
         agent.turn(tag=HUMAN)
         look_on(rig, 5)
@@ -252,6 +252,7 @@ def live_and_end(rig: Rig, number: int) -> None:
     for _ in range(2):
         agent.turn(tag=HUMAN)
         look_on(rig, 4)
+        rig.clock.advance(WAIT_S)  # As was said: who is often wrong is not believed.
     signal(rig, "end", agent.name)
     rig.clock.advance(1.0)  # A pause that is over is known until its lease ends.
 

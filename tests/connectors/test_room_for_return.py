@@ -36,7 +36,9 @@ class Rooms(World):
         self.arrived = arrived
         manager = SimpleNamespace(dram=dram)  # Asked for nothing else while DRAM lacks nothing.
         kept, faults = KeptPrefixes(1000), Faults(self.recorder)
-        exclusive = Exclusive(self.controller, deps, manager, LAYOUT, kept, faults, False)
+        exclusive = Exclusive(
+            self.controller, deps, manager, LAYOUT, self.requests, kept, faults, False
+        )
         self.room = Room(self.controller, deps, arrived, self.requests, LAYOUT, exclusive)
 
     def paused(self, name: str, seed: int, wait_s: float, num_blocks: int = 4) -> Session:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kit.engine_config import Kind
 
 from agentkv.ledger import Ledger
+from agentkv.predict import HierarchicalWaitPredictor
 from agentkv.reply_index import ReplyIndex
 from agentkv.sessions import SessionState
 
@@ -206,5 +207,7 @@ class _Walk:
 
 
 def _is_ours(value: Any) -> bool:
-    """Not what keeps request ids on purpose: its bounds are tested elsewhere."""
-    return type(value).__module__.startswith(_OWNERS) and not isinstance(value, Ledger | ReplyIndex)
+    """Not what keeps request ids on purpose, or any words that clients use for tools and sessions:
+    its bounds are tested elsewhere."""
+    kept = (Ledger, ReplyIndex, HierarchicalWaitPredictor)
+    return type(value).__module__.startswith(_OWNERS) and not isinstance(value, kept)

@@ -31,10 +31,10 @@ def test_without_a_tool_nothing_is_known(tool: Any) -> None:
 
 
 def test_the_chain_runs_from_all_waits_to_the_command() -> None:
-    keys = chain(place_of("Bash", "git log -3"), "first")
+    keys = chain(place_of("Bash", "git log -3"), "first_time")
     kinds = ["all", "tool", "tool", "class", "word", "head", "command"]
     assert [key.kind for key in keys] == kinds
-    assert [key.kind for key in chain(Place("human"), "first")] == ["human", "tool"]
+    assert [key.kind for key in chain(Place("human"), "first_time")] == ["human", "tool"]
     assert len(chain(Place(), "")) == 2
 
 

@@ -79,7 +79,7 @@ def test_a_wrong_option_is_one_line(command: list[str], options: str, problem: s
 def test_every_option_runs(command: list[str]) -> None:
     options = "--policy break_even --oversubscription 2 --dram 1 --seeds 1 --load recorded"
     options += " --cap-wait 10 --wrong-tags 10 --bursty --resume-event 1 --tier ssd:4:1"
-    options += " --no-ends --keep-running-copies --ranked-dram --never-drop"
+    options += " --no-ends"
     for more in ("", " --no-tags", " --adversarial-tags"):
         result = CliRunner().invoke(build_app(), [*command, *(options + more).split()])
         assert result.exit_code == 0, result.output
