@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from agentkv.config import AgentKVConfig
 from agentkv.sim.profiles import Profile
 from agentkv.sim.run import RunResult
 from agentkv.sim.summary import Cell, cells
@@ -21,6 +22,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 _DPI = 130
+_COLUMNS = 4
 _CONTEXTS = np.geomspace(1e3, 2e5, 160)
 _WAITS = np.geomspace(1e-2, 3e3, 160)
 
@@ -46,10 +48,14 @@ def draw_all(results: Sequence[RunResult], profile: Profile, folder: Path) -> li
 def _ttft(results: Sequence[RunResult], path: Path) -> Path:
     """The share of resumed turns whose first token came within a time; a panel per cell."""
     places = list(dict.fromkeys((r.row["oversubscription"], r.row["dram"]) for r in results))
+    columns = min(_COLUMNS, len(places))
+    rows = -(-len(places) // columns)
     figure, axes = plt.subplots(
-        1, len(places), figsize=(4 * len(places), 3.5), sharey=True, squeeze=False
+        rows, columns, figsize=(4 * columns, 3.5 * rows), sharey=True, squeeze=False
     )
-    for axis, place in zip(axes[0], places, strict=True):
+    for axis in axes.flat[len(places) :]:
+        axis.set_visible(False)
+    for axis, place in zip(axes.flat, places, strict=False):
         by_policy: dict[str, list[float]] = {}
         for result in results:
             if (result.row["oversubscription"], result.row["dram"]) == place:
@@ -61,8 +67,8 @@ def _ttft(results: Sequence[RunResult], path: Path) -> Path:
         axis.set(xscale="log", xlabel="TTFT of a resumed turn, s")
         axis.set_title(f"{place[0]:g}x the pool, DRAM {place[1]:g}x", fontsize=9)
         axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("share of turns")
-    axes[0][-1].legend(fontsize=7)
+        axis.set_ylabel("share of turns")
+    axes.flat[0].legend(fontsize=7)
     return _save(figure, path)
 
 
@@ -89,7 +95,7 @@ def _over_sessions(found: Sequence[Cell], key: str, label: str, path: Path) -> P
 
 
 def _regimes(results: Sequence[RunResult], profile: Profile, path: Path) -> Path:
-    """What is cheapest for a context and a wait; and where the last policy saved stalls."""
+    """What is cheapest for a context and a wait; and where the policy saved stalls."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4))
     _cheapest(axes[0], profile)
     _saved(axes[1], results)
@@ -119,16 +125,17 @@ def _cheapest(axis: Any, profile: Profile) -> None:
 
 
 def _saved(axis: Any, results: Sequence[RunResult]) -> None:
-    """Mean stall of the first policy less that of the last one, all runs together."""
+    """Mean stall of the first policy less that of the default or last one, all runs together."""
     policies = list(dict.fromkeys(result.row["policy"] for result in results))
-    first, last = (_mean_stalls(results, policy) for policy in (policies[0], policies[-1]))
+    other = AgentKVConfig().policy if AgentKVConfig().policy in policies else policies[-1]
+    first, last = (_mean_stalls(results, policy) for policy in (policies[0], other))
     saved = first - last
     most = max(1e-3, float(np.nanmax(np.abs(saved), initial=0.0)))
     mesh = axis.pcolormesh(
         _CONTEXTS[::8], _WAITS[::8], saved.T, cmap="RdYlGn", vmin=-most, vmax=most
     )
     axis.figure.colorbar(mesh, ax=axis, label="stall saved per turn, s")
-    axis.set_title(f"{policies[-1]} against {policies[0]}", fontsize=9)
+    axis.set_title(f"{other} against {policies[0]}", fontsize=9)
 
 
 def _mean_stalls(results: Sequence[RunResult], policy: str) -> Any:
