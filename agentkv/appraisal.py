@@ -157,4 +157,11 @@ class Appraiser:
             min_load_tokens=self.min_load_tokens(),
             previous_action=pause.decision.action if pause.decision is not None else None,
             stall_s=self._config.prices.stall_s,
+            running_bytes=self._running_bytes(),
         )
+
+    def _running_bytes(self) -> int:
+        """KV of the turns that a recompute would delay; of interest under pressure only."""
+        if self.pressure <= 0:
+            return 0
+        return int(self._deps.footprint.bytes_for(self._sessions.running_tokens()))

@@ -23,10 +23,10 @@ _DRAM_CALM_S = 10.0
 
 
 class PauseBook:
-    """Owned by the controller. `robbed_at_s`: when DRAM last evicted KV of a live session."""
+    """Owned by the controller."""
 
     def __init__(self) -> None:
-        self.robbed_at_s = -math.inf
+        self._robbed_at_s = -math.inf  # When DRAM last evicted KV of a live session.
         self._kept: dict[SessionKey, Session] = {}
         self._away: dict[SessionKey, Session] = {}
         self._done: dict[SessionKey, Session] = {}
@@ -58,13 +58,13 @@ class PauseBook:
 
     def rob(self, session: Session, now_s: float) -> None:
         """DRAM evicted something of it; it is worse off only if the pool has given it up, too."""
-        self.robbed_at_s = now_s
+        self._robbed_at_s = now_s
         if session.pause is not None and session.pause.is_given_up:
             self._robbed[session.key] = session
 
     def is_dram_short(self, now_s: float) -> bool:
         """Whether a copy in DRAM pushes one out that somebody counts on: it did lately."""
-        return now_s - self.robbed_at_s < _DRAM_CALM_S
+        return now_s - self._robbed_at_s < _DRAM_CALM_S
 
     def kept(self) -> list[OpenPause]:
         """Open pauses whose blocks were not given up."""

@@ -44,7 +44,7 @@ class Choice:
     """One decision about a pause and what it was made on. Seconds; prices as in `Prices`.
 
     `kv_bytes`: what the session alone had in the pool; `missing`: the share of it that DRAM could
-    not give back. `extra_s`: stall and wear of a swap. `metered_s`: what `PriceMeter` showed then.
+    not give back. `extra_s`: stall of a swap. `metered_s`: what `PriceMeter` showed then.
     """
 
     action: Action
@@ -208,7 +208,7 @@ def _choice(action: Action, view: PauseView, metered_s: float) -> Choice:
         recompute_s=view.recompute_s,
         reload_s=view.reload_s,
         store_s=view.store_s,
-        extra_s=view.stall_s + view.wear_s,
+        extra_s=view.stall_s,
         missing=min(1.0, missing),
     )
 

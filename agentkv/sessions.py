@@ -149,12 +149,15 @@ class SessionTracker:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
-        """Sessions, the one that was active longest ago first."""
+        """Sessions, the one that was active longest ago first; `reversed` begins with the last."""
         return iter(self._sessions.values())
 
     def __reversed__(self) -> Iterator[Session]:
-        """Sessions, the one that was active last first."""
         return reversed(self._sessions.values())
+
+    def running_tokens(self) -> int:
+        """Prompt tokens of the turns that have their blocks."""
+        return sum(turn.prompt_tokens for turn in self._turns.values() if turn.is_scheduled)
 
     def get(self, key: SessionKey) -> Session | None:
         return self._sessions.get(key)
@@ -185,10 +188,7 @@ class SessionTracker:
         now_s: float,
         reply_id: str | None = None,
     ) -> Turn:
-        """A request entered the waiting queue. Closes the session's pause, if one was open.
-
-        `reply_id` is what the client knows the request by.
-        """
+        """A request, `reply_id` to its client, entered the waiting queue; an open pause is over."""
         session = self._find(name, scope, hashes) or self._begin(name, scope)
         known_depth = max(
             (self.tree.common_depth(branch.leaf, hashes) for branch in session.branches), default=0

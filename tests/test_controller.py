@@ -154,6 +154,20 @@ def test_the_latest_return_goes_first(policy: str, order: list[tuple[str, Action
     assert world.victims() == order
 
 
+def test_a_decision_knows_the_running_turns_that_a_recompute_would_delay() -> None:
+    world = World()
+    hashes = chain(*range(500, 530))
+    world.controller.turn_arrived(
+        "running", name="other", scope="", hashes=hashes, prompt_tokens=30 * BLOCK, tag=EMPTY_TAG
+    )
+    world.press()
+    world.turn("a", range(20))
+    world.controller.turn_scheduled("running", gpu_hit_tokens=0, dram_hit_tokens=0)
+    world.turn("b", range(100, 120))
+    found = [record["running_bytes"] for record in world.records("pause")]
+    assert found == [0, 30 * BLOCK * BYTES_PER_TOKEN]
+
+
 def test_a_hold_that_must_yield_says_so() -> None:
     world = World(policy="always_hold")
     world.turn("a", range(20))

@@ -93,11 +93,9 @@ def test_a_swap_costs_the_reload_and_the_rent() -> None:
     assert wrong.best == "hold" and wrong.regret_s == pytest.approx(0.5 + 0.005 - 0.1)
 
 
-def test_store_stall_and_wear_are_a_part_of_a_swap() -> None:
-    seen = known(
-        (Action.SWAP, view(store_s=0.25, stall_s=0.125, wear_s=0.0625)), wait_s=0.0, found=IN_DRAM
-    )
-    assert seen.cost_s == pytest.approx(0.5 + 0.25 + 0.125 + 0.0625)
+def test_store_and_stall_are_a_part_of_a_swap() -> None:
+    seen = known((Action.SWAP, view(store_s=0.25, stall_s=0.125)), wait_s=0.0, found=IN_DRAM)
+    assert seen.cost_s == pytest.approx(0.5 + 0.25 + 0.125)
 
 
 def test_the_rent_of_a_copy_is_never_more_than_recomputing_adds() -> None:

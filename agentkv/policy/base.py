@@ -36,11 +36,7 @@ class PauseView:
     after `age_s`. `recompute_s` and `reload_s` are the delays of the next turn if the KV is gone
     from the pool; `store_s` is 0 if DRAM has it already. `dram_bytes_missing` are neither in DRAM
     nor storable there. `pressure` in 0..1 is for the reader; `prices` already carry it.
-
-    `hidden_share` in 0..1: how much of a reload a prefetch is expected to hide. `queue_s`: how long
-    a turn whose KV is gone will wait for blocks before it can load or compute. `wear_s`: what
-    writing the KV costs beyond `store_s`, in seconds of contended memory. `running_bytes`: KV of
-    the turns that a recompute would delay. `is_dram_short`: a copy there pushes another one out.
+    `running_bytes`: KV of the turns that a recompute would delay.
     """
 
     now_s: float
@@ -60,11 +56,7 @@ class PauseView:
     min_load_tokens: float = 0
     previous_action: Action | None = None
     stall_s: float = 0.0
-    hidden_share: float = 0.0
-    queue_s: float = 0.0
-    wear_s: float = 0.0
     running_bytes: int = 0
-    is_dram_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """A time to live from the distribution of the tool's waits (Continuum, arXiv 2511.02230). A rival.
 
-    τ* = argmax over τ of  P(wait <= τ) · (T·η + Reload) - τ
+    τ* = argmax over τ of  P(wait <= τ) · Reload - τ
 
-What: hold for τ*, then let go; T·η is the queueing delay that a turn whose KV is gone would suffer,
-Reload what bringing it back takes. Why: it weighs a whole distribution, as we do, but pays for the
-time held in full, whether the turn is back or not. Where: `policy: continuum`.
+What: hold for τ*, then let go; Reload is what bringing the KV back takes. Why: it weighs a whole
+distribution, as we do, but pays for the time held in full, whether the turn is back or not.
+Where: `policy: continuum`.
 
-Simplified: the distribution is that of the remaining wait, so τ* is found anew at every look; with
-fewer than 100 samples of a tool it takes the overall distribution, here the predictor's own, which
-leans on coarser classes by itself; without any it holds 2 s. Its pins are hard, one per program,
-and pressure unpins the program that arrived last; here the pause free longest yields first.
+Simplified: T·η, the queueing delay that the paper adds to Reload, is left out; the distribution is
+that of the remaining wait, so τ* is found anew at every look; with fewer than 100 samples of a tool
+it takes the overall distribution, here the predictor's own, which leans on coarser classes by
+itself; without any it holds 2 s. Its pins are hard, one per program, and pressure unpins the
+program that arrived last; here the pause free longest yields first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ class ContinuumPolicy:
 
 
 def _decide(view: PauseView) -> Decision:
-    # The queueing delay is part of both ways back.
     release = release_of(view)
     saved_s = release.recompute_s
     if release.can_swap:

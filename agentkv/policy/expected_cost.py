@@ -1,17 +1,20 @@
 """The default policy: the action of least expected cost over the whole distribution of the wait.
 
     hold until t      hbm·E[min(wait, t)]  +  what letting go at t costs those not back by then
-    swap              a store now, rent for the copy until it is dropped, a reload per return
+    swap              a store now, a reload per return
     recompute         a recompute per return
 
-What: each is minimised over its own moments (when to let go, when to drop the copy); the best of
-the three is taken, and the moment that minimised it is when to look again. Why: a wait with two
-humps is worth holding through the first, a wait that may never end is not worth a copy for ever.
-Where: the value of `policy: expected_cost`.
+What: a hold is minimised over the moments to let go; the best of the three is taken, and the moment
+that minimised a hold is when to look again. Why: a wait with two humps is worth holding through the
+first. Where: the value of `policy: expected_cost`.
+
+No copy is dropped here: DRAM ranks copies by their worth (`Portfolio.to_drop`). So where letting go
+is a swap, the copy is kept to the end, and a hold costs the difference between the two memories;
+elsewhere both cost their own price.
 
 All costs are in seconds of fully contended GPU memory for the KV's own bytes, as in `break_even`,
-whose rule this becomes when the copy is kept to the end: T* = transfer·hbm/(hbm - dram) + stall.
-Bytes shared with live sessions are not in the view, so they cost nothing.
+whose rule this is for a swap: T* = transfer·hbm/(hbm - dram) + stall. Bytes shared with live
+sessions are not in the view, so they cost nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class _Prices(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Minimal costs of each action; `until_s` and `drop_s`: when a hold or a copy should end."""
+    """Minimal costs of each action; `until_s`: when a hold should end."""
 
     hold: float
     swap: float
@@ -78,7 +81,6 @@ class _Plan(NamedTuple):
     until_s: float
     chance: float
     gain: float
-    drop_s: float | None
 
 
 def _worth(view: PauseView, release: Release, outlook: Outlook) -> _Worth:
@@ -91,28 +93,22 @@ def _worth(view: PauseView, release: Release, outlook: Outlook) -> _Worth:
 def _weigh(view: PauseView, release: Release, outlook: Outlook, worth: _Worth) -> Decision:
     prices = _prices(view, release)
     can_swap = release.can_swap and _is_reload_less(view, prices, outlook)
-    # DRAM with room left is not for rent: a copy there is kept, and a hold costs the difference
-    # between the two memories. Short of DRAM, copies pay, and may not be worth it.
-    if can_swap and not view.is_dram_short:
+    if can_swap:
         prices = prices._replace(hold=prices.hold - prices.rent, rent=0.0)
-    plan = _plan(outlook, prices, _bias(view), can_swap=can_swap, can_drop=view.is_dram_short)
-    # A copy that is best dropped at once costs as much as none: no margin may favour it.
-    margin = min(1.0, _release_margin(view))
-    is_kept = not view.is_dram_short or plan.swap < plan.recompute * margin
-    let_go = Action.SWAP if can_swap and is_kept else Action.RECOMPUTE
+    plan = _plan(outlook, prices, _bias(view), can_swap=can_swap)
+    let_go = Action.SWAP if can_swap else Action.RECOMPUTE
     break_even_s = release.recompute_s
-    if let_go is Action.SWAP:
+    if can_swap:
         spent_s = prices.store / view.prices.hbm + release.reload_s
         break_even_s = break_even_wait_s(spent_s, view.prices, seconds(view.stall_s))
     action = Action.HOLD if plan.gain > 0 else let_go
-    review_s = {Action.HOLD: plan.until_s, Action.SWAP: plan.drop_s}.get(action)
     return _decision(
         worth,
         action=action,
         reason=_reason(view, release, plan, action, break_even_s),
         break_even_s=break_even_s,
         costs_s=_costs(plan, can_swap=release.can_swap),
-        review_in_s=None if review_s is None else max(review_s, _MIN_REVIEW_S),
+        review_in_s=max(plan.until_s, _MIN_REVIEW_S) if action is Action.HOLD else None,
     )
 
 
@@ -121,7 +117,7 @@ def _prices(view: PauseView, release: Release) -> _Prices:
     return _Prices(
         hold=hbm,
         rent=dram,
-        store=hbm * release.store_s + seconds(view.wear_s),
+        store=hbm * release.store_s,
         reload=hbm * release.reload_s + (hbm - dram) * seconds(view.stall_s),
         recompute=hbm * release.recompute_s,
     )
@@ -134,32 +130,17 @@ def _is_reload_less(view: PauseView, prices: _Prices, outlook: Outlook) -> bool:
     return prices.store + returns * prices.reload < returns * prices.recompute * margin
 
 
-def _plan(
-    outlook: Outlook, prices: _Prices, bias: float, *, can_swap: bool, can_drop: bool
-) -> _Plan:
-    """Goes through the moments from the last to the first, with the cost to go of a copy in hand.
+def _plan(outlook: Outlook, prices: _Prices, bias: float, *, can_swap: bool) -> _Plan:
+    """Weighs every moment to let go: those not back by then pay a swap, or else a recompute.
 
-    A copy dropped at moment d costs rent·held(d) + (reload - recompute)·chance(d) more than none.
     `bias` above 1 favours a hold: what it saves counts that much.
     """
     times_s, chances, held_s, beyond = outlook
     hold, rent, store, reload, recompute = prices
     last = len(times_s) - 1
-    late = min(recompute, reload + rent * times_s[-1]) if can_drop else reload
-    extra = reload - recompute
-    least = rent * held_s[last] + extra * chances[last] + (late - recompute) * beyond
-    drop = None
-    go_costs = [0.0] * len(times_s)
-    swap_cost = recompute_cost = 0.0
-    for i in range(last, -1, -1):
-        copied = rent * held_s[i] + extra * chances[i]
-        if can_drop and copied < least:
-            least, drop = copied, i
-        recompute_cost = recompute * (chances[last] + beyond - chances[i])
-        swap_cost = recompute_cost + store * (1 - chances[i]) + least - copied
-        go_costs[i] = swap_cost if can_swap else recompute_cost
-        if can_drop and recompute_cost < swap_cost:
-            go_costs[i] = recompute_cost
+    returns = chances[last] + beyond
+    once, each = (store, reload) if can_swap else (0.0, recompute)
+    go_costs = [once * (1 - chance) + each * (returns - chance) for chance in chances]
     best, best_gain = 1, -math.inf
     for i in range(1, last + 1):
         gain = bias * (go_costs[0] - go_costs[i]) - hold * held_s[i]
@@ -167,12 +148,11 @@ def _plan(
             best, best_gain = i, gain
     return _Plan(
         hold=hold * held_s[best] + go_costs[best],
-        swap=swap_cost,
-        recompute=recompute_cost,
+        swap=store + reload * returns + rent * held_s[last],
+        recompute=recompute * returns,
         until_s=times_s[best],
         chance=chances[best],
         gain=best_gain,
-        drop_s=None if drop is None else times_s[drop],
     )
 
 
@@ -214,7 +194,7 @@ def _reason(
     if action is Action.SWAP:
         return f"{text}reload {text_of(reload_s)} < {again}"
     if release.is_swap_shorter:
-        return f"{text}{again} costs less than keeping a copy for so long"
+        return f"{text}{again} costs less than keeping a copy"
     return f"{text}{again} <= reload {text_of(reload_s)}"
 
 

@@ -1,9 +1,8 @@
 """A wait distribution laid out for weighing: moments, chances to be back, seconds held until then.
 
 What: `Outlook`, the points of a `WaitCurve` with the present in front, finer where the curve is
-coarse. Why: every question a policy asks (hold how long? keep the copy how long?) is a minimum over
-these points. Where: made once per decision by `expected_cost`; plain lists, as numpy costs more for
-thirty points than it saves.
+coarse. Why: when to let go is an optimum over these points. Where: made once per decision by the
+policies that weigh; plain lists, as numpy costs more for thirty points than it saves.
 """
 
 from __future__ import annotations

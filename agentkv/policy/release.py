@@ -45,20 +45,18 @@ class Release(NamedTuple):
 def release_of(view: PauseView) -> Release:
     """What the view says, bounded: no delay is negative, infinite or no number.
 
-    What DRAM cannot take is computed again; a prefetch hides its share of the rest.
+    What DRAM cannot take is computed again.
     """
-    queue_s = seconds(view.queue_s)
     again_s = seconds(view.recompute_s)
     load_s, store_s = seconds(view.reload_s), seconds(view.store_s)
     missing = min(1.0, max(0, view.dram_bytes_missing) / max(1, view.kv_bytes))
-    hidden = min(1.0, max(0.0, view.hidden_share))
-    back_s = (1 - missing) * (1 - hidden) * load_s + missing * again_s
+    back_s = (1 - missing) * load_s + missing * again_s
     can_swap, note = True, ""
     if missing >= 1 or load_s >= _LONGEST_S or store_s >= _LONGEST_S:
         can_swap, note = False, "DRAM cannot take it"
     elif view.context_tokens < view.min_load_tokens:
         can_swap, note = False, f"{view.context_tokens} tokens are too few to reload"
-    return Release(back_s + queue_s, again_s + queue_s, store_s, can_swap, note)
+    return Release(back_s, again_s, store_s, can_swap, note)
 
 
 def seconds(value: float) -> float:

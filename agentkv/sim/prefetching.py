@@ -26,7 +26,6 @@ _EVERY_S = 0.02
 _LOOKS = 32
 _RESUMED_AGAIN_S = 0.1
 _AGAIN_S = 1.0
-_DRAM_CALM_S = 10.0
 _MAX_STARTS = 8
 _FORGET_EVERY_S = 30.0
 
@@ -143,7 +142,7 @@ class Prefetching:
         if idle:
             most = sum(sorted(pause.num_blocks for pause in away)[:_MAX_STARTS])
             room_blocks = self.room.worthless_beyond(reserve, most)
-        is_dram_short = now_s - self._controller.pauses.robbed_at_s < _DRAM_CALM_S
+        is_dram_short = self._controller.pauses.is_dram_short(now_s)
         chosen = choose(away, room_blocks=room_blocks, is_dram_short=is_dram_short)
         self._wanted.extend(chosen[:_MAX_STARTS])
 

@@ -80,14 +80,11 @@ def test_infercept_swaps_where_the_transfer_wastes_least() -> None:
 
 
 def test_continuum_holds_for_the_time_of_highest_utility() -> None:
-    """argmax P(wait <= τ)·(queue + reload) - τ over the moments of the distribution."""
+    """argmax P(wait <= τ)·reload - τ over the moments of the distribution."""
     wait = wait_of(lognormal(0.5, 0.6))
-    view = make_view(wait=wait, queue_s=3.0)
-    saved_s = 3.0 + RELOAD_S
+    view = make_view(wait=wait, reload_s=3.4)
     curve = wait.curve
-    best_s = max(
-        (0.0, *curve.times_s), key=lambda ttl_s: curve.chance_within(ttl_s) * saved_s - ttl_s
-    )
+    best_s = max((0.0, *curve.times_s), key=lambda ttl_s: curve.chance_within(ttl_s) * 3.4 - ttl_s)
     decision = ContinuumPolicy().decide(view)
 
     assert 0.5 < best_s < 2.0

@@ -14,7 +14,6 @@ from agentkv.cost_model import Prices, break_even_s
 from agentkv.policy import Action, Decision, PauseView
 from agentkv.policy.break_even import BreakEvenPolicy
 from agentkv.policy.expected_cost import ExpectedCostPolicy
-from agentkv.policy.outlook import outlook_of
 from agentkv.predict import WaitEstimate
 from agentkv.predict.curve import WaitCurve
 
@@ -97,15 +96,6 @@ def test_the_moment_to_look_again_is_the_best_one() -> None:
     assert decision.costs_s["hold"] == pytest.approx(0.75 * held_s + (1 - chance) * swap)
 
 
-def test_short_of_dram_a_copy_pays_rent_and_again_as_much_for_who_comes_late() -> None:
-    decision = decide(is_dram_short=True, **under(0.8, dram=0.01))
-    held_s = outlook_of(quantiles(6.0, 12.0, 30.0)).held_s[-1]
-    reload, late = 0.8 * RELOAD_S, 0.8 * RELOAD_S + 0.01 * 30.0
-
-    assert decision.action is Action.SWAP
-    assert decision.costs_s["swap"] == pytest.approx(0.01 * held_s + 0.9 * reload + 0.1 * late)
-
-
 def test_costs_are_seconds_of_contended_memory() -> None:
     costs = decide().costs_s
 
@@ -119,45 +109,10 @@ def test_a_session_that_has_probably_ended_pays_for_no_return() -> None:
 
     assert decide(wait=wait).costs_s["recompute"] == pytest.approx(0.05 * 0.8 * RECOMPUTE_S)
     assert decide(wait=wait, store_s=0.0).action is Action.SWAP, "the copy is there already"
-    assert decide(wait=wait, store_s=0.3).action is Action.RECOMPUTE, "not worth copying out"
+    unworthy = decide(wait=wait, store_s=0.3)
+    assert unworthy.action is Action.RECOMPUTE, "not worth copying out"
+    assert "recompute 4 s costs less than keeping a copy" in unworthy.reason
     assert decide(wait=wait_of(lognormal(20.0, 0.5)), store_s=0.3).action is Action.SWAP
-
-
-def test_a_reload_that_is_hidden_makes_letting_go_cheap() -> None:
-    wait = wait_of(lognormal(0.3, 0.2))
-
-    assert decide(wait=wait).action is Action.HOLD
-    hidden = decide(wait=wait, hidden_share=0.9)
-    assert hidden.action is Action.SWAP
-    assert hidden.break_even_s == pytest.approx(0.1 * RELOAD_S)
-
-
-def test_queueing_on_return_and_wear_make_a_hold_worth_more() -> None:
-    assert decide(queue_s=1.0).break_even_s == pytest.approx(RELOAD_S + 1.0)
-    assert decide(wear_s=0.4).break_even_s == pytest.approx(RELOAD_S + 0.4 / 0.8)
-    assert decide(min_load_tokens=math.inf, queue_s=1.0).break_even_s == pytest.approx(
-        RECOMPUTE_S + 1.0
-    )
-
-
-def test_a_copy_for_a_long_wait_is_worth_it_only_where_dram_has_room() -> None:
-    wait = wait_of(lognormal(600.0, 0.3))
-
-    assert decide(wait=wait, **under(0.8)).action is Action.SWAP
-    for previous in (None, Action.SWAP):
-        short = decide(wait=wait, is_dram_short=True, previous_action=previous, **under(0.8))
-        assert short.action is Action.RECOMPUTE
-    assert "recompute 4 s costs less than keeping a copy for so long" in short.reason
-
-
-def test_short_of_dram_a_copy_is_kept_through_the_likely_part_of_the_wait() -> None:
-    near, far = lognormal(5.0, 0.3), lognormal(5000.0, 0.3)
-    wait = wait_of(lambda t: 0.8 * near(t) + 0.2 * far(t))
-    decision = decide(wait=wait, is_dram_short=True, **under(0.8))
-
-    assert decision.action is Action.SWAP
-    assert decision.review_in_s is not None
-    assert 5 < decision.review_in_s < 100
 
 
 @pytest.mark.parametrize(
@@ -200,15 +155,10 @@ def test_near_break_even_the_action_in_force_stays(previous: Action) -> None:
 
 
 @pytest.mark.parametrize("previous", [Action.SWAP, Action.RECOMPUTE])
-@pytest.mark.parametrize("is_dram_short", [False, True])
-def test_swap_and_recompute_do_not_flip_while_they_cost_alike(
-    previous: Action, is_dram_short: bool
-) -> None:
-    changes = {"previous_action": previous, "is_dram_short": is_dram_short}
-
-    assert decide(reload_s=3.95, **changes).action is previous
-    assert decide(reload_s=3.0, **changes).action is Action.SWAP
-    assert decide(reload_s=5.0, **changes).action is Action.RECOMPUTE
+def test_swap_and_recompute_do_not_flip_while_they_cost_alike(previous: Action) -> None:
+    assert decide(reload_s=3.95, previous_action=previous).action is previous
+    assert decide(reload_s=3.0, previous_action=previous).action is Action.SWAP
+    assert decide(reload_s=5.0, previous_action=previous).action is Action.RECOMPUTE
 
 
 def test_free_memory_is_held_and_still_ranked() -> None:
@@ -276,16 +226,12 @@ views = st.builds(
     reload_s=anything,
     store_s=anything,
     stall_s=st.floats(0, 10),
-    queue_s=anything,
-    wear_s=anything,
-    hidden_share=st.floats(0, 1),
     running_bytes=st.integers(0, 10**13),
     dram_bytes_missing=st.integers(0, 10**12),
     prices=st.builds(Prices, hbm=st.floats(0, 1), dram=st.floats(0, 1)),
     min_load_tokens=st.one_of(st.integers(0, 10**7), st.just(math.inf)),
     previous_action=st.one_of(st.none(), st.sampled_from(Action)),
     is_ended=st.booleans(),
-    is_dram_short=st.booleans(),
 )
 
 
@@ -324,7 +270,7 @@ def test_more_pressure_never_turns_letting_go_into_a_hold(
     view: PauseView, one: float, other: float
 ) -> None:
     weak, strong = (
-        ExpectedCostPolicy().decide(dataclasses.replace(view, wear_s=0.0, **under(pressure, 0.01)))
+        ExpectedCostPolicy().decide(dataclasses.replace(view, **under(pressure, 0.01)))
         for pressure in sorted((one, other))
     )
     if weak.action is not Action.HOLD:
@@ -351,10 +297,6 @@ def test_with_three_quantiles_it_decides_nearly_as_break_even_does(view: PauseVi
     view = dataclasses.replace(
         view,
         wait=dataclasses.replace(view.wait, points=None, chance_ended=0.0),
-        queue_s=0.0,
-        hidden_share=0.0,
-        wear_s=0.0,
-        is_dram_short=False,
         recompute_s=min(view.recompute_s, 1e4),
         store_s=min(view.store_s, 1e4),
     )

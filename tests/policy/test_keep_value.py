@@ -136,8 +136,8 @@ def test_worth_is_the_delay_of_a_loss_per_byte() -> None:
 
     assert worth(half) == pytest.approx(2 * worth(VIEW))
     assert worth(alone) / worth(VIEW) == pytest.approx(RECOMPUTE_S / RELOAD_S)
-    queued = make_view(queue_s=RELOAD_S)
-    assert worth(queued) == pytest.approx(2 * worth(VIEW))
+    slower = make_view(reload_s=2 * RELOAD_S)
+    assert worth(slower) == pytest.approx(2 * worth(VIEW))
 
 
 def test_a_session_that_may_have_ended_is_worth_less() -> None:
