@@ -168,6 +168,39 @@ def test_a_decision_knows_the_running_turns_that_a_recompute_would_delay() -> No
     assert found == [0, 30 * BLOCK * BYTES_PER_TOKEN]
 
 
+def test_what_nobody_lacks_may_be_held_beyond_its_share() -> None:
+    world = World(policy="always_hold", hold={"pool_fraction": 0.1})
+    world.turn("a", range(20))
+    assert world.records("pause")[0]["action"] == "hold"
+    world.press()
+    world.turn("b", range(100, 120))
+    assert world.records("pause")[1]["action"] == "swap"
+
+
+def test_the_predictor_hears_whose_wait_it_is_and_of_those_that_nobody_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(sessions={"abandon_after_s": 100})
+    asked: list[Any] = []
+    told: list[tuple[Any, ...]] = []
+    predictor = world.controller._deps.predictor
+    estimate = predictor.estimate
+    monkeypatch.setattr(
+        predictor, "estimate", lambda *a, **k: asked.append(k["session"]) or estimate(*a, **k)
+    )
+    monkeypatch.setattr(predictor, "observe", lambda *a, **k: told.append((a[2], k)))
+    monkeypatch.setattr(predictor, "forget", lambda session: told.append((session,)))
+    world.turn("a", range(20), TurnTag(tool="bash"))
+    (session,) = world.controller.sessions
+    assert asked == [session.key]
+    world.clock.advance(101)
+    world.controller.tidy()
+    assert told == [
+        (pytest.approx(101), {"session": session.key, "is_censored": True}),
+        (session.key,),
+    ]
+
+
 def test_a_hold_that_must_yield_says_so() -> None:
     world = World(policy="always_hold")
     world.turn("a", range(20))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentkv.events import EMPTY_TAG, TurnTag
 from agentkv.policy import Action
 from agentkv.portfolio import Victim
 from tests.test_controller import World
+from tests.test_prefix_tree import chain
 
 SOON = TurnTag(tool="bash", expected_wait_s=2.0)
 LATE = TurnTag(tool="bash", expected_wait_s=3000.0)
@@ -105,3 +108,58 @@ def test_where_predictions_do_not_pay_dram_is_left_to_lru() -> None:
     world.controller.portfolio.benefit_of_copies.is_worth_it = False
     assert list(world.controller.portfolio.to_drop(1 << 20)) == []
     assert list(_crowded("break_even").controller.portfolio.to_drop(1 << 20)) == []
+
+
+def test_one_whose_tool_is_done_displaces_whatever_returns_later() -> None:
+    world = _crowded("expected_cost")
+    (late,) = [s for s in world.controller.sessions if s.key.name == "late"]
+    assert late.pause is not None
+    now_s = world.clock.monotonic_s()
+    late.pause.tool_done_s = now_s
+    assert "soon" in _names(list(world.controller.later_returns(now_s, besides=late)))
+
+
+@pytest.mark.parametrize("how", ["returned", "ended"])
+def test_the_benefit_of_ranking_is_measured_on_every_pause_until_it_is_over(how: str) -> None:
+    world = World(policy="expected_cost")
+    _paused(world, "a", SOON, 100)
+    (session,) = world.controller.sessions
+    portfolio = world.controller.portfolio
+    for benefit in (portfolio.benefit, portfolio.benefit_of_copies):
+        assert list(benefit._open) == [session.key]
+    if how == "ended":
+        world.controller.end(session)
+    else:
+        world.controller.turn_arrived(
+            "next",
+            name="a",
+            scope="",
+            hashes=chain(*range(100, 111)),
+            prompt_tokens=11 * 16,
+            tag=EMPTY_TAG,
+        )
+    for benefit in (portfolio.benefit, portfolio.benefit_of_copies):
+        assert list(benefit._open) == []
+
+
+def test_what_was_decided_long_ago_is_decided_anew_before_dram_drops_it() -> None:
+    world = _crowded("expected_cost")
+    world.clock.advance(60.0)
+    world.controller.appraiser.observe_demand(wanted_blocks=30, worthless_blocks=0)
+    assert len(list(world.controller.portfolio.to_drop(1 << 20))) == 3
+    now_s = world.clock.monotonic_s()
+    for session in world.controller.sessions:
+        assert session.pause is not None and session.pause.decided_s == now_s
+
+
+def test_a_copy_in_dram_is_worth_what_computing_it_again_takes() -> None:
+    world = _crowded("expected_cost")
+    (soon,) = [s for s in world.controller.sessions if s.key.name == "soon"]
+    assert soon.pause is not None
+    decision = world.controller.decide(soon, soon.pause)
+    view = world.controller.appraiser.view(soon, soon.pause, world.clock.monotonic_s())
+    assert view.reload_s < view.recompute_s
+    assert decision.copy_factor == pytest.approx(view.recompute_s / view.reload_s)
+    portfolio = world.controller.portfolio
+    assert portfolio.benefit_of_copies._open[soon.key].loss_s == pytest.approx(view.recompute_s)
+    assert portfolio.benefit._open[soon.key].loss_s == pytest.approx(view.reload_s)
