@@ -86,7 +86,7 @@ def test_building_twice_from_the_same_arguments_gives_the_same_and_says_it_once(
     first = engine_args.create_engine_config().kv_transfer_config
     assert engine_args.create_engine_config().kv_transfer_config == first
     assert log == [
-        "agentkv: policy break_even, DRAM tier of 64MiB (67108864 bytes) per engine, "
+        "agentkv: policy expected_cost, DRAM tier of 64MiB (67108864 bytes) per engine, "
         "storing the KV of prompts and answers"
     ]
 
