@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,7 @@ from agentkv.policy.ranking import (
     Key,
     drop_keys,
     give_up_keys,
+    give_up_order,
     is_due,
     is_ranked,
     worth_by_age,
@@ -31,6 +33,7 @@ from agentkv.resumes import action_of
 from agentkv.sessions import BlockRef, Pause, Session, SessionTracker
 
 _MAX_LOOKS = 32  # Pauses decided anew when DRAM is short of room: the scheduler's time is dear.
+_RANKING_S = 1e-4  # For each pause: a hundred times what ranking it takes.
 _MARGIN = 2.0  # A prefetch displaces only what is worth so many times less.
 
 
@@ -61,6 +64,7 @@ class Portfolio:
         self._sessions = sessions
         self._deps = deps
         self._decider = decider
+        self._ranked_until_s = -math.inf
         self.benefit = RankingBenefit()
         self.benefit_of_copies = RankingBenefit(of_copies=True)
 
@@ -79,8 +83,12 @@ class Portfolio:
     def order(self) -> list[OpenPause]:
         """Pauses whose blocks were not given up, the first to go first, as last decided."""
         kept = self._pauses.kept()
-        keys = self._keys(kept)
-        return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
+        order = give_up_order(
+            [candidate_of(pause) for _, pause in kept],
+            self._deps.clock.monotonic_s(),
+            is_prediction_trusted=self.benefit.is_worth_it,
+        )
+        return [kept[i] for i in order]
 
     def victims(self) -> Iterator[Victim]:
         """Paused sessions to give up, worst to keep first; each is re-decided when it is reached.
@@ -121,17 +129,20 @@ class Portfolio:
         """Paused sessions whose copies DRAM, of that size, may drop, the one worth least first.
 
         None where the policy does not tell what they are worth, or predictions do not pay: then
-        the least recently used should go.
+        the least recently used should go. Nor oftener than takes a hundredth of the time.
         """
+        now_s = self._deps.clock.monotonic_s()
+        if now_s < self._ranked_until_s:
+            return
         kept = self._pauses.kept()
         kept_tokens = sum(pause.context_tokens for _, pause in kept)
         kept_bytes = self._deps.footprint.bytes_for(kept_tokens)
         self.benefit_of_copies.note_pressure(kept_bytes + dram_bytes)
         pauses = [*kept, *self._pauses.away()]
+        self._ranked_until_s = now_s + _RANKING_S * len(pauses)
         candidates = [candidate_of(pause) for _, pause in pauses]
         if not self.benefit_of_copies.is_worth_it or not is_ranked(candidates):
             return
-        now_s = self._deps.clock.monotonic_s()
         queue = list(zip(drop_keys(candidates, now_s), range(len(pauses)), strict=True))
         heapq.heapify(queue)
         looks_left = _MAX_LOOKS
@@ -187,14 +198,7 @@ class Portfolio:
             return True
         worth_of = worth_now if self.benefit.is_worth_it else worth_by_age
         now_s = self._deps.clock.monotonic_s()
-        here, there = (
-            worth_of(
-                each.decision,
-                decided_age_s=each.decided_s - each.started_s,
-                age_s=now_s - each.started_s,
-            )
-            for each in candidates
-        )
+        here, there = (each.worth(worth_of, now_s) for each in candidates)
         return _MARGIN * here <= there
 
     def _give_up(self, session: Session, pause: Pause) -> Victim:

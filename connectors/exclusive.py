@@ -37,7 +37,6 @@ from .tiering import AgentKVTieringManager
 _AHEAD = 4  # So many times what is needed now is marked at once.
 _RESCAN_S = 2.0
 _AHEAD_EVERY_S = 0.1
-_RANKING_S = 1e-4  # For each pause: a hundred times what ranking it takes.
 
 
 class Exclusive:
@@ -69,7 +68,7 @@ class Exclusive:
         self._kept = kept
         self._looked_at_s = -_RESCAN_S
         self._marked: dict[SessionKey, int] = {}
-        self._copied_at_s = self._ranked_until_s = 0.0
+        self._copied_at_s = 0.0
         self._ahead_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
         self.store: PoolStore | None = None
@@ -103,15 +102,12 @@ class Exclusive:
                 break
         self.dram.make_ready(found)
         if self.dram.num_expendable < num_chunks:
-            self._drop_least(num_chunks, now_s)
+            self._drop_least(num_chunks)
 
-    def _drop_least(self, num_chunks: int, now_s: float) -> None:
-        """All that DRAM holds is needed: those give way whose copies are worth least.
-
-        Seldom enough to take a hundredth of the time; in between, the least recently used go.
-        """
-        if now_s < self._ranked_until_s or self._manager.tiers:
-            return  # With a tier below, the demoter makes room without loss.
+    def _drop_least(self, num_chunks: int) -> None:
+        """All that DRAM holds is needed: those give way whose copies are worth least."""
+        if self._manager.tiers:
+            return  # The demoter makes room without loss.
         manager, sessions = self._manager, self._controller.sessions
         dram_bytes = manager.num_chunks * manager.primary_tier.get_kv_memoryview().strides[0]
         for session in self._controller.portfolio.to_drop(dram_bytes):
@@ -119,8 +115,6 @@ class Exclusive:
             self.dram.make_ready(key for key in keys if self.dram.get(key) is not None)
             if self.dram.num_expendable >= _AHEAD * num_chunks:
                 break
-        num_pauses = len(self._controller.pauses.kept()) + self._controller.pauses.num_away
-        self._ranked_until_s = now_s + _RANKING_S * num_pauses
 
     def _held(self) -> Iterator[list[BlockRef]]:
         """What only one session uses and the pool is sure to keep until it can be copied out."""

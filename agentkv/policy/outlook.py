@@ -36,11 +36,7 @@ def outlook_of(wait: WaitEstimate) -> Outlook:
     curve = wait.curve
     is_coarse = len(curve.times_s) < _COARSE
     times_s, chances = _subdivide(curve) if is_coarse else _points(curve)
-    held_s, total_s, before_s, before = [], 0.0, 0.0, 0.0
-    for time_s, chance in zip(times_s, chances, strict=True):
-        total_s += (time_s - before_s) * (1 - (before + chance) / 2)
-        held_s.append(total_s)
-        before_s, before = time_s, chance
+    held_s = WaitCurve(times_s, chances).held_s()
     beyond = max(0.0, 1 - chances[-1] - min(1.0, max(0.0, wait.chance_ended)))
     return Outlook(times_s, chances, held_s, beyond)
 

@@ -9,7 +9,7 @@ Where: `Controller.by_give_up_rank`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentkv.policy.base import Action, Decision
@@ -35,6 +35,11 @@ class Candidate:
     returns_at_s: float
     is_tool_done: bool = False
 
+    def worth(self, worth_of: Callable[..., float], now_s: float) -> float:
+        """By `worth_now` or one of its kin."""
+        decided_age_s = self.decided_s - self.started_s
+        return worth_of(self.decision, decided_age_s=decided_age_s, age_s=now_s - self.started_s)
+
 
 def give_up_order(
     candidates: Sequence[Candidate], now_s: float, *, is_prediction_trusted: bool = True
@@ -46,14 +51,7 @@ def give_up_order(
 
 def drop_keys(candidates: Sequence[Candidate], now_s: float) -> list[float]:
     """What the copies in DRAM are worth, by prediction: the lower, the sooner to be dropped."""
-    return [
-        copy_worth_now(
-            each.decision,
-            decided_age_s=each.decided_s - each.started_s,
-            age_s=now_s - each.started_s,
-        )
-        for each in candidates
-    ]
+    return [each.worth(copy_worth_now, now_s) for each in candidates]
 
 
 def give_up_keys(
@@ -117,12 +115,7 @@ def _aged(decided_age_s: float, age_s: float) -> float:
 
 
 def _key_by_worth(each: Candidate, now_s: float, is_trusted: bool) -> Key:
-    worth_of = worth_now if is_trusted else worth_by_age
-    worth = worth_of(
-        each.decision,
-        decided_age_s=each.decided_s - each.started_s,
-        age_s=now_s - each.started_s,
-    )
+    worth = each.worth(worth_now if is_trusted else worth_by_age, now_s)
     if worth <= 0 and each.decision.action is Action.RECOMPUTE:
         return 0, worth, each.started_s
     return 2 if each.is_tool_done else 1, worth, each.started_s

@@ -17,7 +17,6 @@ from agentkv.sim.machine import Machine
 
 _AHEAD = 4
 _RESCAN_S = 2.0
-_RANKING_S = 1e-4
 
 
 class Exclusive:
@@ -34,7 +33,7 @@ class Exclusive:
         self._machine = machine
         self._controller = controller
         self._is_clairvoyant = is_clairvoyant
-        self._looked_at_s = self._ranked_until_s = float("-inf")
+        self._looked_at_s = float("-inf")
         self._marked: dict[SessionKey, int] = {}
 
     def make_room(self, num_blocks: int) -> None:
@@ -84,15 +83,13 @@ class Exclusive:
         return sorted(new, key=lambda pair: pair[1].returns_at_s)
 
     def _to_drop(self) -> Iterator[Session]:
-        """Whoever is worth least gives way, the tail first; seldom, as in the connector."""
+        """Whoever is worth least gives way, the tail first."""
         machine, pauses = self._machine, self._controller.pauses
         if self._is_clairvoyant:
             pairs = [*pauses.away(), *pauses.kept()]
             keys = give_up_keys([candidate_of(pause) for _, pause in pairs], machine.now_s)
             yield from (pairs[i][0] for i in sorted(range(len(pairs)), key=keys.__getitem__))
-        elif machine.now_s >= self._ranked_until_s:
-            num_pauses = len(pauses.kept()) + pauses.num_away
-            self._ranked_until_s = machine.now_s + _RANKING_S * num_pauses
+        else:
             token_bytes = machine.profile.bytes_per_token
             dram_tokens = machine.dram.num_blocks * machine.block_tokens
             yield from self._controller.portfolio.to_drop(int(token_bytes * dram_tokens))

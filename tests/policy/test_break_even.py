@@ -15,30 +15,16 @@ from agentkv.policy import Action, Decision, PauseView
 from agentkv.policy.break_even import BreakEvenPolicy, _hold_points
 from agentkv.predict import WaitEstimate
 
-RELOAD_S, RECOMPUTE_S = 0.4, 4.0
+from .views import NO_SWAP_PAYS, RECOMPUTE_S, RELOAD_S, quantiles
+from .views import make_view as plain_view
 
 
 def wait_of(p10_s: float, p50_s: float, p90_s: float, source: str = "bash:pytest/test") -> Any:
-    return WaitEstimate(p10_s, p50_s, p90_s, source=source, num_observed=20)
+    return quantiles(p10_s, p50_s, p90_s, source)
 
 
 def make_view(**changes: Any) -> PauseView:
-    view = PauseView(
-        now_s=100.0,
-        age_s=0.0,
-        context_tokens=32_768,
-        kv_bytes=4 * 10**9,
-        wait=wait_of(6.0, 12.0, 30.0),
-        recompute_s=RECOMPUTE_S,
-        reload_s=RELOAD_S,
-        store_s=0.0,
-        dram_bytes_missing=0,
-        load_bytes_per_s=10e9,
-        prices=Prices(hbm=0.8, dram=0.0),
-        pressure=0.8,
-        min_load_tokens=512,
-    )
-    return dataclasses.replace(view, **changes)
+    return plain_view(**{"wait": wait_of(6.0, 12.0, 30.0), **changes})
 
 
 def decide(**changes: Any) -> Decision:
@@ -122,17 +108,7 @@ def test_a_heavy_tail_beyond_break_even_tips_the_scale() -> None:
     assert "but p90 90 s makes holding dearer" in decision.reason
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"reload_s": 4.0}, "recompute 4 s <= reload 4 s"),
-        ({"store_s": 3.7}, "recompute 4 s <= reload 4.1 s"),
-        ({"context_tokens": 300}, "300 tokens are too few to reload"),
-        ({"min_load_tokens": math.inf}, "too few"),
-        ({"dram_bytes_missing": 4 * 10**9}, "DRAM cannot take it"),
-        ({"reload_s": math.inf}, "DRAM cannot take it"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), NO_SWAP_PAYS)
 def test_letting_go_means_recompute_where_a_swap_cannot_pay(
     changes: dict[str, Any], words: str
 ) -> None:

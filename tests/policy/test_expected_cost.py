@@ -18,6 +18,7 @@ from agentkv.predict import WaitEstimate
 from agentkv.predict.curve import WaitCurve
 
 from .views import (
+    NO_SWAP_PAYS,
     RECOMPUTE_S,
     RELOAD_S,
     lognormal,
@@ -115,17 +116,7 @@ def test_a_session_that_has_probably_ended_pays_for_no_return() -> None:
     assert decide(wait=wait_of(lognormal(20.0, 0.5)), store_s=0.3).action is Action.SWAP
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"reload_s": 4.0}, "recompute 4 s <= reload 4 s"),
-        ({"store_s": 3.7}, "recompute 4 s <= reload 4.1 s"),
-        ({"context_tokens": 300}, "300 tokens are too few to reload"),
-        ({"min_load_tokens": math.inf}, "too few"),
-        ({"dram_bytes_missing": 4 * 10**9}, "DRAM cannot take it"),
-        ({"reload_s": math.inf}, "DRAM cannot take it"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), NO_SWAP_PAYS)
 def test_letting_go_means_recompute_where_a_swap_cannot_pay(
     changes: dict[str, Any], words: str
 ) -> None:

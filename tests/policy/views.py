@@ -95,3 +95,14 @@ def make_view(**changes: Any) -> PauseView:
 def under(pressure: float, dram: float = 0.05) -> dict[str, Any]:
     """The fields of a view that a pressure sets."""
     return {"prices": Prices(hbm=pressure, dram=dram), "pressure": pressure}
+
+
+NO_SWAP_PAYS: list[tuple[dict[str, Any], str]] = [
+    ({"reload_s": 4.0}, "recompute 4 s <= reload 4 s"),
+    ({"store_s": 3.7}, "recompute 4 s <= reload 4.1 s"),
+    ({"context_tokens": 300}, "300 tokens are too few to reload"),
+    ({"min_load_tokens": math.inf}, "too few"),
+    ({"dram_bytes_missing": 4 * 10**9}, "DRAM cannot take it"),
+    ({"reload_s": math.inf}, "DRAM cannot take it"),
+]
+"""Changes of a view that make letting go a recompute, and the words that say why."""
