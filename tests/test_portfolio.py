@@ -163,3 +163,11 @@ def test_a_copy_in_dram_is_worth_what_computing_it_again_takes() -> None:
     portfolio = world.controller.portfolio
     assert portfolio.benefit_of_copies._open[soon.key].loss_s == pytest.approx(view.recompute_s)
     assert portfolio.benefit._open[soon.key].loss_s == pytest.approx(view.reload_s)
+
+
+def test_ranking_what_dram_holds_waits_a_while_before_it_is_done_again() -> None:
+    world = _crowded("expected_cost")
+    assert len(list(world.controller.portfolio.to_drop(1 << 20))) == 3
+    assert list(world.controller.portfolio.to_drop(1 << 20)) == []
+    world.clock.advance(0.01)
+    assert len(list(world.controller.portfolio.to_drop(1 << 20))) == 3

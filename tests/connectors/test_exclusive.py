@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kit import Agent, Rig, blocks, prompt
 from kit.control import signal
 from kit.copies import FOREVER
+from kit.pool import Pool
 from kit.tiers import blocks_in, step_until
 from vllm.v1.kv_offload.base import make_offload_key
+
+from agentkv.connectors.layout import Group, Layout
+from agentkv.connectors.pool_store import PoolStore
 
 RigFactory = Callable[..., Rig]
 TOOL = {"tool": "bash", "expected_wait_s": 100.0}
@@ -165,3 +170,21 @@ def test_dram_drops_the_session_that_is_worth_least(make_rig: RigFactory, policy
     kept = {name: rig.dram_blocks(agent.context) for name, agent in sessions.items()}
     first, second = ("late", "soon") if policy == "expected_cost" else ("soon", "late")
     assert kept[first] < 14 and kept[second] == 14, kept
+
+
+def test_what_only_the_pool_has_is_unstored_not_missing(make_rig: RigFactory) -> None:
+    rig = make_rig(**shape())
+    fill(rig, 9)
+    sessions = rig.controller.sessions
+    found = [rig.side.whereabouts.locate(sessions.private_blocks(session)) for session in sessions]
+    assert any(location.num_unstored and not location.num_missing for location in found)
+
+
+def test_a_chunk_of_which_a_block_is_gone_is_not_copied_out() -> None:
+    group = Group(group_id=0, per_block=1, per_chunk=4, window=None)
+    pool = Pool(12, (group,))
+    ids = pool.cache(1, 8)
+    store = PoolStore(SimpleNamespace(), Layout((group,), tokens_per_hash=16))  # type: ignore[arg-type]
+    assert list(store._ids_of(group, pool.chains[1], pool.order)) == ids
+    pool.pool.evict_blocks({ids[5]})
+    assert list(store._ids_of(group, pool.chains[1], pool.order)) == [*ids[:4], 0, 0, 0, 0]
