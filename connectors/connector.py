@@ -32,7 +32,6 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from agentkv import metrics
 from agentkv.capacity import total_memory_bytes
 from agentkv.config import config_from_extra, resolve_extra_config
 from agentkv.metrics import Recorder
@@ -43,6 +42,8 @@ from .cpu_worker import CpuCopyWorker
 from .metrics import AgentKVPromMetrics, to_stats, unregister_metrics
 from .pool_load import REQUEST_PREFIX, PoolLoader, without_prefetches
 from .probe import check_vllm
+from .refused_loads import RefusedLoads
+from .scheduler_side import SchedulerSide
 from .worker_side import AgentKVWorkerMetadata, LinkSpeeds, measure_links, slowest
 
 logger = init_logger("vllm.agentkv")
@@ -69,23 +70,24 @@ class AgentKVConnector(OffloadingConnector):
         transfer.kv_connector_extra_config = resolve_extra_config(
             transfer.kv_connector_extra_config, free_memory=total_memory_bytes
         )
-        self._config = config_from_extra(transfer.kv_connector_extra_config)
+        self.config = config_from_extra(transfer.kv_connector_extra_config)
         super().__init__(vllm_config, role, kv_cache_config, *args, **kwargs)
-        self._num_groups = len(kv_cache_config.kv_cache_groups)
+        num_groups = len(kv_cache_config.kv_cache_groups)
         self._num_gpu_blocks = int(kv_cache_config.num_blocks)
         self._recorder = Recorder()
         self._links: LinkSpeeds | None = None
-        self._failed_block_ids: set[int] = set()
-        self._refused_chunks: list[int] = []
-        self._failed_requests: set[str] = set()
-        self._failed_prefetches: list[str] = []
-        self._side = None
+        self._refused = RefusedLoads(num_groups, self._recorder)
+        self._side: SchedulerSide | None = None
         if role == KVConnectorRole.SCHEDULER:
             self._side = build_scheduler_side(
-                self._config, vllm_config, kv_cache_config, self.scheduler, self._recorder
+                self.config, vllm_config, kv_cache_config, self.scheduler, self._recorder
             )
 
     # --- scheduler role ---
+
+    @property
+    def scheduler_side(self) -> SchedulerSide | None:
+        return self._side
 
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:
         super().bind_gpu_block_pool(gpu_block_pool)
@@ -118,6 +120,7 @@ class AgentKVConnector(OffloadingConnector):
             return
         super().on_new_request(request)
         self._side.on_new_request(request)
+        self._side.gate.arrived(request)
         if self._side.is_last_turn(request.request_id):
             # Nothing will come back for it: do not store what it computes.
             self.scheduler._req_status[request.request_id].max_offload_tokens = 0
@@ -126,7 +129,7 @@ class AgentKVConnector(OffloadingConnector):
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         assert self._side is not None
-        if self._side.is_preemption_new(request):
+        if self._side.gate.is_held(request) or self._side.is_preemption_new(request):
             return None, False
         self._side.before_match()
         num_hit, is_async = super().get_num_new_matched_tokens(request, num_computed_tokens)
@@ -144,6 +147,7 @@ class AgentKVConnector(OffloadingConnector):
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         assert self._side is not None
         self._side.on_allocated(request, num_external_tokens)
+        self._side.gate.started(request)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         assert self._side is not None
@@ -151,6 +155,7 @@ class AgentKVConnector(OffloadingConnector):
         output = self._side.exclusive.added_to(scheduler_output) or scheduler_output
         meta = super().build_connector_meta(output)
         self._side.on_scheduled(scheduler_output)
+        self._side.gate.scheduled(scheduler_output)
         return meta
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
@@ -184,6 +189,7 @@ class AgentKVConnector(OffloadingConnector):
         )
         assert self._side is not None
         self._side.on_finished(request)
+        self._side.gate.finished(request)
         return result
 
     def request_finished(
@@ -197,6 +203,7 @@ class AgentKVConnector(OffloadingConnector):
         # hook at which the free queue can be put in order before the next allocation.
         if self._side is not None:
             self._side.on_step_end()
+            self._side.gate.review()
         return cast(Iterable[KVCacheEvent], super().take_events())
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -262,6 +269,7 @@ class AgentKVConnector(OffloadingConnector):
         if isinstance(worker, CpuCopyWorker):
             jobs = self._connector_metadata.load_jobs.items()
             worker.note_prefetches(i for i, job in jobs if job.req_id.startswith(REQUEST_PREFIX))
+            worker.is_step_idle = forward_context.attn_metadata is None
         super().start_load_kv(forward_context, **kwargs)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
@@ -274,35 +282,21 @@ class AgentKVConnector(OffloadingConnector):
         results = super().get_transfer_results(finished_req_ids)
         worker = self.connector_worker.worker
         if isinstance(worker, CpuCopyWorker):
-            for page in worker.take_refused():
-                self._refused_chunks.append(page.chunk_id)
-                self._recorder.count(metrics.LOAD_FAILURES, "checksum")
-                owner = owners.get(page.job_id)
-                if owner is not None and owner.startswith(REQUEST_PREFIX):
-                    self._failed_prefetches.append(owner)
-                elif self._num_groups == 1:
-                    self._failed_block_ids.add(page.block_id)
-                elif owner is not None:
-                    self._failed_requests.add(owner)
-        # A request is reported failed in the pass in which it is reported received, no earlier.
-        results.failed_recving = self._failed_requests & results.finished_recving
-        self._failed_requests -= results.failed_recving
+            self._refused.note(worker.take_refused(), owners)
+        results.failed_recving = self._refused.take_requests(results.finished_recving)
         return results
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        failed, self._failed_block_ids = self._failed_block_ids, set()
-        return failed
+        return self._refused.take_block_ids()
 
     def build_connector_worker_meta(self) -> AgentKVWorkerMetadata | None:
         meta = super().build_connector_worker_meta()
         if meta is None:
             return None
         # Ours even without refusals: the first rank's kind is what all reports are merged by.
-        refused, self._refused_chunks = self._refused_chunks, []
-        failed, self._failed_prefetches = self._failed_prefetches, []
         return AgentKVWorkerMetadata(
             completed_jobs=meta.completed_jobs,
             transfer_stats=meta.transfer_stats,
-            refused_chunks=refused,
-            failed_prefetches=failed,
+            refused_chunks=self._refused.take_chunks(),
+            failed_prefetches=self._refused.take_prefetches(),
         )

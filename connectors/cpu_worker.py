@@ -35,6 +35,8 @@ _INLINE_BYTES = 1 << 20
 _TASK_BYTES = 4 << 20
 # What runs first; stores are neither waited for nor wanted soon.
 _NEEDED_LOAD, _PREFETCH, _STORE, _END = range(4)
+# The engine sleeps about as long itself before it asks again.
+_IDLE_WAIT_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class RefusedPage:
 class _Job:
     job_id: int
     kind: int
+    urgency: int
     tasks_left: int
     started_s: float
     num_bytes: int = 0
@@ -122,6 +125,8 @@ class CpuCopyWorker(OffloadingWorker):
         self._finished: deque[TransferResult] = deque()
         self._refused: deque[RefusedPage] = deque()
         self._prefetches: set[int] = set()
+        # Whether the step computes nothing, so that waiting for a load delays nobody.
+        self.is_step_idle = False
 
     def note_prefetches(self, job_ids: Iterable[int]) -> None:
         """These loads are about to be submitted, and no turn waits for them."""
@@ -142,6 +147,8 @@ class CpuCopyWorker(OffloadingWorker):
     def get_finished(self) -> list[TransferResult]:
         if self._jobs and not self._finished:
             time.sleep(0)  # An engine that steps without computing would keep the GIL from us.
+        if self.is_step_idle:
+            self._wait_for_needed()
         finished: list[TransferResult] = []
         while self._finished:
             finished.append(self._finished.popleft())
@@ -175,6 +182,14 @@ class CpuCopyWorker(OffloadingWorker):
 
     # --- parts ---
 
+    def _wait_for_needed(self) -> None:
+        """For a moment: a load that ends now is seen now, not after another round of the engine."""
+        deadline_s = time.perf_counter() + _IDLE_WAIT_S
+        with self._lock:
+            needed = [job for job in self._jobs.values() if job.urgency == _NEEDED_LOAD]
+        for job in needed:
+            job.done.wait(max(0.0, deadline_s - time.perf_counter()))
+
     def _submit(
         self, job_id: int, kind: int, gpu_spec: GPULoadStoreSpec, dram_spec: LoadStoreSpec
     ) -> None:
@@ -184,7 +199,8 @@ class CpuCopyWorker(OffloadingWorker):
         planned = list(plan_copies(gpu_spec, dram_spec.block_ids, per_chunk))
         total_bytes = sum(len(c) * self.copies.block_bytes(c.group) for c in planned)
         tasks = [task for copies in planned for task in self._split(copies)]
-        job = _Job(job_id, kind, len(tasks), time.perf_counter())
+        urgency = _STORE if kind == STORE else _PREFETCH if is_prefetch else _NEEDED_LOAD
+        job = _Job(job_id, kind, urgency, len(tasks), time.perf_counter())
         if not tasks:
             self._finish(job)
             return
@@ -194,7 +210,6 @@ class CpuCopyWorker(OffloadingWorker):
             for task in tasks:
                 self._run_task(job, task)
             return
-        urgency = _STORE if kind == STORE else _PREFETCH if is_prefetch else _NEEDED_LOAD
         for task in tasks:
             self._pool.submit(urgency, lambda task=task: self._run_task(job, task))  # type: ignore[misc]
 

@@ -121,8 +121,7 @@ def _worker_leaks(rig: Rig) -> Iterator[str]:
 
 def _agentkv_leaks(rig: Rig) -> Iterator[str]:
     yield from _not_empty(
-        rig.worker,
-        ("_failed_block_ids", "_refused_chunks", "_failed_requests", "_failed_prefetches"),
+        rig.worker._refused, ("_block_ids", "_chunks", "_requests", "_prefetches")
     )
     prefetcher = rig.side.returns.prefetcher
     yield from _not_empty(prefetcher, ("_wanted", "_loading", "_failed"))
@@ -134,6 +133,8 @@ def _agentkv_leaks(rig: Rig) -> Iterator[str]:
     )
     yield from _not_empty(rig.dram, ("_arrived",))
     yield from _not_empty(rig.side._timer, ("_open",))
+    if rig.side.gate.admission is not None:
+        yield from _not_empty(rig.side.gate.admission, ("_turns", "_held"))
     rig.clock.advance(2.0)
     rig.side.on_step_end()  # tidies up, as it does once a second
     sessions = rig.controller.sessions

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -102,7 +103,8 @@ class StubRunner:
         worker.bind_connector_metadata(output.kv_connector_metadata)
         transferred = KVConnectorOutput()
         result = self._forward(output, transferred)
-        worker.start_load_kv(None)
+        metadata = {} if output.total_num_scheduled_tokens else None
+        worker.start_load_kv(SimpleNamespace(attn_metadata=metadata))
         worker.wait_for_save()
         transfers = worker.get_transfer_results(output.finished_req_ids)
         transferred.finished_sending = transfers.finished_sending
