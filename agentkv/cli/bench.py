@@ -1,7 +1,8 @@
-"""`agentkv bench`: what the tiers reach on this machine, and how well waits are predicted.
+"""`agentkv bench`: the tiers of this machine, the wait predictor, and replays on real servers.
 
 What: reads the options, runs the bench, prints the tables and writes the JSON file.
-Where: registered by `cli.main`; everything else is in `agentkv.bench`.
+Where: registered by `cli.main`; everything else is in `agentkv.bench`. `replay` and
+`overhead` are in files of their own.
 """
 
 import signal
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from agentkv.cli.bench_overhead import overhead
+from agentkv.cli.bench_replay import replay
 from agentkv.errors import AgentKVError, ConfigError
 
 if TYPE_CHECKING:
@@ -66,12 +69,18 @@ TraceOption = Annotated[
 ]
 SplitSeedOption = Annotated[int, typer.Option("--seed", help="The split follows it.", min=0)]
 
-app = typer.Typer(help="Measure the tiers, or the wait predictor.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure the tiers, the wait predictor, or whole replays.", no_args_is_help=True
+)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure the tiers, or the wait predictor."""
+    """Measure the tiers, the wait predictor, or whole replays."""
+
+
+app.command()(replay)
+app.command()(overhead)
 
 
 @app.command()

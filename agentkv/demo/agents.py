@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from agentkv.client import AsyncAgentSession
-from agentkv.demo.client import TurnRequest
+from agentkv.demo.client import MODEL_NAME, TurnRequest
 from agentkv.demo.workload import PlannedSession, PlannedTurn
 
 
@@ -26,10 +26,11 @@ class ClientKind(str, Enum):
 
 
 class Agent:
-    """One session's side of the conversation."""
+    """One session's side of the conversation; `model` is the name that the server gave it."""
 
-    def __init__(self, kind: ClientKind, session: PlannedSession) -> None:
+    def __init__(self, kind: ClientKind, session: PlannedSession, model: str = MODEL_NAME) -> None:
         self._kind = kind
+        self._model = model
         self._planned = session
         self._sdk: AsyncAgentSession | None = None
 
@@ -56,6 +57,7 @@ class Agent:
             max_tokens=max_tokens,
             tags=tags,
             with_token_ids=True,
+            model=self._model,
         )
 
     def tool(self, turn: PlannedTurn) -> AbstractAsyncContextManager[None]:

@@ -27,8 +27,7 @@ class RequestError(AgentKVError):
 class TurnRequest:
     """One request: the whole prompt as messages, and the tags for the pause that follows it.
 
-    Without a session id it is what any OpenAI client would send. `stores` off: its KV never goes
-    to DRAM.
+    Without a session id it is what any OpenAI client would send.
     """
 
     session_id: str | None
@@ -36,12 +35,12 @@ class TurnRequest:
     max_tokens: int
     tags: Mapping[str, Any] = field(default_factory=dict)
     with_token_ids: bool = False
-    stores: bool = True
+    model: str = MODEL_NAME
 
     def body(self) -> dict[str, Any]:
         """The JSON body: greedy, a fixed number of tokens, usage at the end of the stream."""
         return {
-            "model": MODEL_NAME,
+            "model": self.model,
             "messages": list(self.messages),
             "max_tokens": self.max_tokens,
             "temperature": 0.0,
@@ -49,12 +48,8 @@ class TurnRequest:
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": self.with_token_ids,
-            **({"kv_transfer_params": self._transfer()} if self.tags else {}),
+            **({"kv_transfer_params": {"agentkv": dict(self.tags)}} if self.tags else {}),
         }
-
-    def _transfer(self) -> dict[str, Any]:
-        no_store = {} if self.stores else {"max_offload_tokens": 0}
-        return {"agentkv": dict(self.tags), **no_store}
 
     def headers(self) -> dict[str, str]:
         """The session, in vLLM's own header."""
@@ -65,7 +60,8 @@ class TurnRequest:
 class TurnResult:
     """What one request gave: times in seconds, tokens as counted by the server.
 
-    `token_ids` is empty unless the request asked for them; `reply_id` is the server's.
+    `token_ids` is empty unless the request asked for them; `reply_id` is the server's. `gaps_s`:
+    between one chunk with a token and the next.
     """
 
     ttft_s: float
@@ -75,6 +71,7 @@ class TurnResult:
     text: str
     token_ids: tuple[int, ...] = ()
     reply_id: str = ""
+    gaps_s: tuple[float, ...] = ()
 
     def same_answer(self, other: "TurnResult") -> bool:
         """Whether both answers are the same, by token ids where asked for, and by text."""
@@ -87,6 +84,8 @@ class _Stream:
     def __init__(self) -> None:
         self._begin = time.perf_counter()
         self._ttft_s: float | None = None
+        self._gaps_s: list[float] = []
+        self._last_s = self._begin
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._usage: dict[str, Any] = {}
@@ -103,10 +102,17 @@ class _Stream:
         for choice in event.get("choices", ()):
             delta = choice.get("delta") or {}
             # The chunk that names the role carries no token; a token may have no text yet.
-            if "role" not in delta and self._ttft_s is None:
-                self._ttft_s = time.perf_counter() - self._begin
+            if "role" not in delta:
+                self._note_token(time.perf_counter())
             self._text.append(delta.get("content") or "")
             self._token_ids.extend(choice.get("token_ids") or ())
+
+    def _note_token(self, now_s: float) -> None:
+        if self._ttft_s is None:
+            self._ttft_s = now_s - self._begin
+        else:
+            self._gaps_s.append(now_s - self._last_s)
+        self._last_s = now_s
 
     def result(self) -> TurnResult:
         if self._ttft_s is None or not self._usage:
@@ -120,6 +126,7 @@ class _Stream:
             text="".join(self._text),
             token_ids=tuple(self._token_ids),
             reply_id=self._reply_id,
+            gaps_s=tuple(self._gaps_s),
         )
 
 

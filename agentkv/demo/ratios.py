@@ -137,7 +137,7 @@ class RatioRounds:
 
         They run at the same time: one after the other, the plugin would give each the blocks of
         the one before and leave the paused context alone. They stay, or the plugin would bring the
-        context back into the room they leave; they do not go to DRAM, where there is no room.
+        context back into the room they leave.
         """
         plan = self._plan
         num_others = round(plan.pool_tokens / CONTEXT_TOKENS)
@@ -145,11 +145,7 @@ class RatioRounds:
         names = [f"other-{number}-{next(self._numbers)}" for _ in range(num_others)]
         requests = [
             TurnRequest(
-                name,
-                [self._long_message(name, size)],
-                OTHERS_TOKENS,
-                _pause(OTHERS_WAIT_S),
-                stores=False,
+                name, [self._long_message(name, size)], OTHERS_TOKENS, _pause(OTHERS_WAIT_S)
             )
             for name in names
         ]

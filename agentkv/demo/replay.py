@@ -14,7 +14,7 @@ from typing import Protocol
 import httpx
 
 from agentkv.demo.agents import Agent, ClientKind
-from agentkv.demo.client import TurnResult, send_async
+from agentkv.demo.client import MODEL_NAME, TurnResult, send_async
 from agentkv.demo.workload import PlannedSession, Workload
 
 REQUEST_TIMEOUT_S = 180.0
@@ -64,9 +64,15 @@ def play(
     max_tokens: int,
     watcher: ReplayWatcher,
     client_kind: ClientKind,
+    model: str = MODEL_NAME,
+    begin_within_s: float = 0.0,
 ) -> Replay:
-    """Plays all sessions. Raises RequestError or httpx.HTTPError as soon as one request fails."""
-    return asyncio.run(_Player(workload, max_tokens, watcher, client_kind).play(url, num_agents))
+    """Plays all sessions; the agents begin one after the other within `begin_within_s`.
+
+    Raises RequestError or httpx.HTTPError as soon as one request fails.
+    """
+    player = _Player(workload, max_tokens, watcher, client_kind, model, begin_within_s)
+    return asyncio.run(player.play(url, num_agents))
 
 
 class _Player:
@@ -78,8 +84,12 @@ class _Player:
         max_tokens: int,
         watcher: ReplayWatcher,
         client_kind: ClientKind,
+        model: str,
+        begin_within_s: float,
     ) -> None:
         self._client_kind = client_kind
+        self._model = model
+        self._begin_within_s = begin_within_s
         self._sessions: Iterator[PlannedSession] = iter(workload.sessions)
         self._max_tokens = max_tokens
         self._watcher = watcher
@@ -92,13 +102,17 @@ class _Player:
             base_url=url, timeout=REQUEST_TIMEOUT_S, limits=limits
         ) as client:
             began_at_s, self._began_s = time.time(), time.perf_counter()
-            await asyncio.gather(*(self._agent(client, agent) for agent in range(num_agents)))
+            step_s = self._begin_within_s / num_agents
+            await asyncio.gather(
+                *(self._agent(client, agent, agent * step_s) for agent in range(num_agents))
+            )
         return Replay(began_at_s=began_at_s, duration_s=self._now_s(), turns=self._turns)
 
-    async def _agent(self, client: httpx.AsyncClient, number: int) -> None:
+    async def _agent(self, client: httpx.AsyncClient, number: int, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
         # The iterator is shared: whoever is free takes the next session.
         for session in self._sessions:
-            agent = Agent(self._client_kind, session)
+            agent = Agent(self._client_kind, session, self._model)
             async with agent.session(str(client.base_url)):
                 for turn in range(len(session.turns)):
                     await self._turn(client, number, session, turn, agent)

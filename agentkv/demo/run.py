@@ -18,7 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -27,7 +26,6 @@ from tokenizers import Tokenizer
 from agentkv import __version__
 from agentkv.demo.agents import ClientKind
 from agentkv.demo.checkpoint import ModelShape, write_checkpoint
-from agentkv.demo.client import RequestError
 from agentkv.demo.ledger_file import LedgerFile, LedgerPause
 from agentkv.demo.live import REFRESHES_PER_SECOND, BoardView, ReplayBoard
 from agentkv.demo.prefetches import read_prefetches
@@ -41,7 +39,13 @@ from agentkv.demo.ratios import (
 )
 from agentkv.demo.replay import Replay, play
 from agentkv.demo.rows import PauseRow, named_pauses, pause_rows
-from agentkv.demo.servers import Server, ServerError, ServerSpec, running, wait_ready
+from agentkv.demo.servers import (
+    Server,
+    ServerSpec,
+    failures_name_the_server,
+    running,
+    wait_ready,
+)
 from agentkv.demo.summary import Ratio, ratio, summarize
 from agentkv.demo.text import FillText, recorded_sessions, training_texts
 from agentkv.demo.tiers import redis_server, tier_config
@@ -128,7 +132,7 @@ def run_demo(
             running(_specs(settings, folder, redis_url), folder) as servers,
         ):
             start_s = _wait_ready(servers, console)
-            with _failures_name_the_server(servers):
+            with failures_name_the_server(servers):
                 ratios = _measure_ratios(settings, fill, servers, ledger, console)
                 before = read_prefetches(servers[0].url)
                 plugin = _replay(settings, "agentkv", servers[0], workload, ledger, console)
@@ -314,17 +318,6 @@ def _say(console: Console, label: str, text: str) -> None:
     grid.add_column()
     grid.add_row(label, text)
     console.print(grid)
-
-
-@contextmanager
-def _failures_name_the_server(servers: Sequence[Server]) -> Iterator[None]:
-    """A failed request becomes a ServerError; with the end of the log when a server has died."""
-    try:
-        yield
-    except (httpx.HTTPError, RequestError) as error:
-        for server in servers:
-            server.check_alive()
-        raise ServerError(f"a request failed: {type(error).__name__}: {error}") from error
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from agentkv.demo.client import RequestError
 from agentkv.errors import AgentKVError
 
 READY_TIMEOUT_S = 180.0
@@ -35,7 +36,10 @@ class ServerError(AgentKVError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What one vLLM server is started with; `kv_transfer` None means a stock vLLM."""
+    """What one vLLM server is started with; `kv_transfer` None means a stock vLLM.
+
+    `environment` is set beside the caller's own; `extra_args` overrule what is set here.
+    """
 
     name: str
     model: Path
@@ -45,6 +49,10 @@ class ServerSpec:
     max_num_seqs: int
     seed: int
     kv_transfer: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = "float32"
+    is_eager: bool = True
+    extra_args: tuple[str, ...] = ()
 
     def command(self, port: int) -> list[str]:
         """The command line; the module is used because it works for every vLLM distribution."""
@@ -53,7 +61,7 @@ class ServerSpec:
             "--served-model-name": "demo",
             "--host": "127.0.0.1",
             "--port": port,
-            "--dtype": "float32",
+            "--dtype": self.dtype,
             "--block-size": self.block_size,
             "--num-gpu-blocks-override": self.num_gpu_blocks,
             "--max-model-len": self.max_model_len,
@@ -64,8 +72,9 @@ class ServerSpec:
         }
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += [str(part) for option in options.items() for part in option]
-        command += ["--enforce-eager", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
-        command += ["--disable-uvicorn-access-log"]
+        command += ["--enforce-eager"] if self.is_eager else []
+        command += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
+        command += ["--disable-uvicorn-access-log", *self.extra_args]
         if self.kv_transfer is not None:
             command += ["--kv-transfer-config", json.dumps(self.kv_transfer)]
         return command
@@ -153,7 +162,7 @@ def start(spec: ServerSpec, log_path: Path) -> Server:
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=server_environment(),
+            env={**server_environment(), **spec.environment},
             start_new_session=True,
         )
     server = Server(spec=spec, port=port, log_path=log_path, process=process)
@@ -191,6 +200,17 @@ def wait_ready(servers: Sequence[Server], *, timeout_s: float = READY_TIMEOUT_S)
         if waiting:
             time.sleep(0.25)
     return time.perf_counter() - begin
+
+
+@contextmanager
+def failures_name_the_server(servers: Sequence[Server]) -> Iterator[None]:
+    """A failed request becomes a ServerError; with the end of the log when a server has died."""
+    try:
+        yield
+    except (httpx.HTTPError, RequestError) as error:
+        for server in servers:
+            server.check_alive()
+        raise ServerError(f"a request failed: {type(error).__name__}: {error}") from error
 
 
 def free_port() -> int:

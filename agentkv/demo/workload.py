@@ -8,7 +8,7 @@ Where: built after the text and the tokenizer; `trace` builds the same values fr
 import heapq
 import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -107,10 +107,11 @@ def shipped_workload(
     sessions: list[PlannedSession] = []
     for source in itertools.islice(itertools.cycle(order), 2 * num_sessions + len(order)):
         session_id = f"{len(sessions) + 1:02d}-{source.session_id[:4]}"
-        turns = _planned_turns(source, session_id, counter, waits, seed=seed)
-        kept = tuple(turn for turn in turns if turn.prompt_tokens <= max_context_tokens)
-        if len(kept) >= MIN_TURNS:
-            sessions.append(PlannedSession(session_id=session_id, turns=kept))
+        planned = _planned_turns(source, session_id, counter, waits, seed=seed)
+        fits = itertools.takewhile(lambda turn: turn.prompt_tokens <= max_context_tokens, planned)
+        turns = tuple(fits)
+        if len(turns) >= MIN_TURNS:
+            sessions.append(PlannedSession(session_id=session_id, turns=turns))
         if len(sessions) == num_sessions:
             break
     statement = (
@@ -129,31 +130,28 @@ def _planned_turns(
     waits: WaitSampler,
     *,
     seed: int,
-) -> list[PlannedTurn]:
+) -> Iterator[PlannedTurn]:
+    """One by one: a long session's prompts take long to count, and most are not played."""
     messages: tuple[Message, ...] = ()
     earlier: list[tuple[Message, ...]] = []
-    turns: list[PlannedTurn] = []
     # The id opens the first message, so that two sessions over the same recording differ.
     opening = f"Session {session_id}.\n"
     for number, turn in enumerate(source.turns):
         messages += ({"role": "user", "content": opening + turn.added},)
         command = command_of(turn.answer)
         wait_s = waits.draw(command, f"{seed}/{session_id}/{number}")
-        turns.append(
-            PlannedTurn(
-                messages=messages,
-                prompt_tokens=len(counter.ids(messages)),
-                known_tokens=counter.known(messages, earlier[-1:]),
-                wait_s=wait_s,
-                recorded_wait_s=wait_s,
-                tool="bash" if command else None,
-                command=command[:MAX_COMMAND_CHARS] if command else None,
-            )
+        yield PlannedTurn(
+            messages=messages,
+            prompt_tokens=len(counter.ids(messages)),
+            known_tokens=counter.known(messages, earlier[-1:]),
+            wait_s=wait_s,
+            recorded_wait_s=wait_s,
+            tool="bash" if command else None,
+            command=command[:MAX_COMMAND_CHARS] if command else None,
         )
         earlier.append(messages)
         messages += ({"role": "assistant", "content": turn.answer},)
         opening = ""
-    return turns
 
 
 def cap_waits(workload: Workload, max_wait_s: float) -> Workload:

@@ -3,6 +3,9 @@
 import sys
 
 import pytest
+from demo.conftest import counter as counter
+from demo.conftest import recorded as recorded
+from demo.conftest import tokenizer as tokenizer
 
 
 @pytest.fixture(autouse=True)

@@ -36,8 +36,8 @@ def test_a_cut_has_about_the_wanted_number_of_tokens(
 def test_a_shorter_cut_begins_a_longer_one_of_the_same_key(
     fill: FillText, key: str, one: int, other: int
 ) -> None:
-    shorter, longer = sorted((fill.cut(one, key), fill.cut(other, key)), key=len)
-    assert longer.startswith(shorter)
+    shorter, longer = (fill.cut(size, key) for size in sorted((one, other)))
+    assert longer.startswith(shorter) or shorter == "(no output)"  # Of white space alone.
 
 
 def test_cuts_of_different_keys_differ(fill: FillText) -> None:
