@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from agentkv.config_admission import AdmissionConfig
 from agentkv.config_fields import (
     Chance,
     Count,
@@ -210,6 +211,9 @@ class AgentKVConfig(Section):
 
     prefetch: PrefetchConfig = PrefetchConfig()
     """Bringing KV back before the turn arrives."""
+
+    admission: AdmissionConfig = AdmissionConfig()
+    """Who may run while much is computed again."""
 
     sessions: SessionsConfig = SessionsConfig()
     """How sessions are told apart and forgotten."""

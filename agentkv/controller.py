@@ -20,11 +20,12 @@ from agentkv.appraisal import Appraiser, Deps
 from agentkv.config import AgentKVConfig
 from agentkv.entries import decision_fields
 from agentkv.events import TurnTag
+from agentkv.forecasts import Forecasts
 from agentkv.hold_limits import HoldLimits
 from agentkv.pause_book import OpenPause, PauseBook
 from agentkv.policy import Action, Decision, PauseView
 from agentkv.portfolio import Portfolio, Victim
-from agentkv.resumes import action_of, record_resume
+from agentkv.resumes import action_of, count_prefix, record_resume
 from agentkv.sessions import (
     Pause,
     Session,
@@ -55,6 +56,7 @@ class Controller:
         self.on_decided: Callable[[Session, Pause], None] | None = None
         self.portfolio = Portfolio(self.sessions, self.pauses, deps, self)
         self.tokens_by_tier = deps.tokens_by_tier
+        self._forecasts = Forecasts(deps.recorder)
         self.appraiser = Appraiser(config, deps, self.sessions, tokens_per_hash=tokens_per_hash)
 
     # --- events ---
@@ -94,6 +96,7 @@ class Controller:
                 pause.tag.tool, pause.tag.command, wait_s, session=turn.session.key
             )
             self._deps.recorder.sample(metrics.WAIT_SECONDS, value=wait_s)
+            self._forecasts.judge(pause.pause_id, wait_s)
         return turn
 
     def turn_scheduled(self, request_id: str, *, gpu_hit_tokens: int, dram_hit_tokens: int) -> None:
@@ -102,6 +105,7 @@ class Controller:
         if turn is None or turn.is_scheduled:
             return
         self.sessions.schedule(turn)
+        count_prefix(self._deps.recorder, turn, gpu_hit_tokens + dram_hit_tokens)
         if turn.closed_pause is not None:
             record_resume(
                 self._deps, self.appraiser, turn, turn.closed_pause, gpu_hit_tokens, dram_hit_tokens
@@ -140,7 +144,7 @@ class Controller:
         pause = session.pause
         if pause is not None and pause.tag != tag:
             pause.tag = tag
-            self.decide(session, pause)
+            self._decide(session, pause, kind="redecide", is_told=True)
 
     # --- pressure ---
 
@@ -217,7 +221,9 @@ class Controller:
         """Decides an open pause anew."""
         return self._decide(session, pause, kind="redecide")
 
-    def _decide(self, session: Session, pause: Pause, *, kind: str) -> Decision:
+    def _decide(
+        self, session: Session, pause: Pause, *, kind: str, is_told: bool = False
+    ) -> Decision:
         now_s = self._deps.clock.monotonic_s()
         view = self.appraiser.view(session, pause, now_s)
         decision = self._deps.policy.decide(view)
@@ -228,6 +234,8 @@ class Controller:
         pause.decision, pause.decided_s = decision, now_s
         pause.returns_at_s = now_s + view.wait.p50_s
         pause.early_at_s = now_s + view.wait.p10_s
+        if kind == "pause" or is_told:
+            self._forecasts.note(pause.pause_id, view.wait, age_s=view.age_s)
         if kind == "pause" or previous is None or previous.action is not decision.action:
             self._record_decision(kind, session, pause, view)
         self.portfolio.note_decided(session, view, decision)
@@ -245,6 +253,8 @@ class Controller:
 
     def _record_decision(self, kind: str, session: Session, pause: Pause, view: PauseView) -> None:
         assert pause.decision is not None
-        self._deps.recorder.count(metrics.DECISIONS, pause.decision.action.value)
+        action = pause.decision.action.value
+        self._deps.recorder.count(metrics.DECISIONS, action)
+        self._deps.recorder.count(metrics.DECIDED_BYTES, action, by=view.kv_bytes)
         self._deps.ledger.choices.note(pause.pause_id, pause.decision, view)
         self._deps.ledger.record(kind, **decision_fields(session, pause, view))

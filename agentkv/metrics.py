@@ -26,10 +26,17 @@ class Metric:
     buckets: tuple[float, ...] | None = None
 
 
+_DELAY_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 _WAIT_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
 
 DECISIONS = Metric(
     "agentkv:decisions", Kind.COUNTER, "Pause decisions by action, re-decisions too.", ("action",)
+)
+DECIDED_BYTES = Metric(
+    "agentkv:decided_bytes",
+    Kind.COUNTER,
+    "Bytes of KV that only the paused session had in the pool, by what was decided for them.",
+    ("action",),
 )
 RESUMES = Metric(
     "agentkv:resumes", Kind.COUNTER, "Resumed turns by where their KV came from.", ("tier",)
@@ -43,6 +50,27 @@ RESUME_TOKENS = Metric(
 )
 WAIT_SECONDS = Metric(
     "agentkv:wait_seconds", Kind.HISTOGRAM, "Observed tool waits.", (), _WAIT_BUCKETS_S
+)
+RESUME_WAIT = Metric(
+    "agentkv:resume_wait_seconds",
+    Kind.HISTOGRAM,
+    "From a resumed turn's arrival to when it got its blocks, by where their KV was: queueing and "
+    "KV on its way to DRAM; what DRAM has is loaded after that.",
+    ("tier",),
+    _DELAY_BUCKETS_S,
+)
+PREFIX_TOKENS = Metric(
+    "agentkv:prefix_tokens",
+    Kind.COUNTER,
+    "Prompt tokens by session (first turn of any; named or inferred) and whether KV was found.",
+    ("session", "found"),
+)
+FORECASTS = Metric(
+    "agentkv:forecasts",
+    Kind.COUNTER,
+    "Waits against their forecast: earlier than its 80 % interval, inside of it (8 of 10, if it is "
+    "calibrated) or later.",
+    ("outcome",),
 )
 REGRET_SECONDS = Metric(
     "agentkv:regret_seconds",
@@ -128,7 +156,10 @@ TIER_FAILURES = Metric(
     ("tier", "reason"),
 )
 TIER_BLOCKS = Metric(
-    "agentkv:tier_blocks", Kind.GAUGE, "Blocks of this model that the tier holds.", ("tier",)
+    "agentkv:tier_blocks",
+    Kind.GAUGE,
+    "Blocks of this model that the tier holds: DRAM and those below it.",
+    ("tier",),
 )
 TIER_BYTES = Metric("agentkv:tier_bytes", Kind.GAUGE, "Bytes that the tier uses.", ("tier",))
 TIER_AVAILABLE = Metric(
@@ -149,6 +180,26 @@ PRESSURE = Metric(
     Kind.GAUGE,
     "Share of the blocks wanted now that only live sessions' blocks could provide (0 to 1).",
 )
+ADMISSION_WAITING = Metric(
+    "agentkv:admission_waiting",
+    Kind.GAUGE,
+    "Turns held back while much is computed again.",
+)
+ADMISSION_DELAYED = Metric(
+    "agentkv:admission_delayed", Kind.COUNTER, "Turns that were held back at all."
+)
+ADMISSION_WAIT = Metric(
+    "agentkv:admission_wait_seconds",
+    Kind.HISTOGRAM,
+    "How long turns were held back.",
+    (),
+    _WAIT_BUCKETS_S,
+)
+RECOMPUTE_LOAD = Metric(
+    "agentkv:recompute_load",
+    Kind.GAUGE,
+    "Share of the time that goes into computing again what was known (0 to 1), half a minute's.",
+)
 BLOCKS = Metric(
     "agentkv:pool_blocks",
     Kind.GAUGE,
@@ -158,9 +209,13 @@ BLOCKS = Metric(
 
 ALL_METRICS: tuple[Metric, ...] = (
     DECISIONS,
+    DECIDED_BYTES,
     RESUMES,
     RESUME_TOKENS,
+    RESUME_WAIT,
+    PREFIX_TOKENS,
     WAIT_SECONDS,
+    FORECASTS,
     REGRET_SECONDS,
     GIVEN_UP_BLOCKS,
     PROTECTED_BLOCKS,
@@ -184,6 +239,10 @@ ALL_METRICS: tuple[Metric, ...] = (
     FAULTS,
     SESSIONS,
     PRESSURE,
+    ADMISSION_WAITING,
+    ADMISSION_DELAYED,
+    ADMISSION_WAIT,
+    RECOMPUTE_LOAD,
     BLOCKS,
 )
 

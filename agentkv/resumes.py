@@ -28,6 +28,8 @@ def record_resume(
     tier = _tier(gpu_hit_tokens, dram_hit_tokens, turn.promoted)
     wait_s = turn.arrived_s - pause.started_s
     deps.recorder.count(metrics.RESUMES, tier)
+    queued_s = max(0.0, deps.clock.monotonic_s() - turn.arrived_s)
+    deps.recorder.sample(metrics.RESUME_WAIT, tier, value=queued_s)
     _count_tokens(deps.recorder, turn, gpu_hit_tokens, dram_hit_tokens, recomputed)
     action = action_of(pause)
     deps.ledger.record(
@@ -41,6 +43,15 @@ def record_resume(
         promoted_tokens=dict(pause.promoted + turn.promoted),
         **_hindsight_fields(deps, appraiser.pressure, turn, pause, recomputed, dram_hit_tokens),
     )
+
+
+def count_prefix(recorder: Recorder, turn: Turn, found_tokens: int) -> None:
+    """Of any turn, each time that it gets blocks: a preempted one has to find them again."""
+    known = "inferred" if turn.session.is_inferred else "named"
+    session = known if turn.number else "first"
+    found = min(found_tokens, turn.prompt_tokens)
+    recorder.count(metrics.PREFIX_TOKENS, session, "yes", by=found)
+    recorder.count(metrics.PREFIX_TOKENS, session, "no", by=turn.prompt_tokens - found)
 
 
 def _hindsight_fields(

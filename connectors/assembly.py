@@ -15,6 +15,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager
 
+from agentkv.admission import ProgramAdmission
 from agentkv.appraisal import Deps
 from agentkv.clock import SystemClock
 from agentkv.config import AgentKVConfig
@@ -62,13 +63,15 @@ def build_scheduler_side(
     deps = _deps(config, vllm_config, kv_cache_config, whereabouts, recorder)
     pool_blocks = int(kv_cache_config.num_blocks) - 1
     _state_capacity(config, offloading, pool_blocks)
+    controller = Controller(
+        config,
+        deps,
+        tokens_per_hash=tokens_per_hash,
+        pool_blocks=layout.pool_hash_blocks(pool_blocks),
+    )
+    capacity_tokens = _capacity_tokens(offloading, layout, pool_blocks)
     return SchedulerSide(
-        Controller(
-            config,
-            deps,
-            tokens_per_hash=tokens_per_hash,
-            pool_blocks=layout.pool_hash_blocks(pool_blocks),
-        ),
+        controller,
         deps,
         manager=manager,
         whereabouts=whereabouts,
@@ -76,7 +79,29 @@ def build_scheduler_side(
         layout=layout,
         arrived=ArrivedTurns(dram, layout, recorder, is_protecting=config.protect_arrived_turns),
         config=config,
-        max_kept_tokens=_KEPT_PER_TOKEN * _capacity_tokens(offloading, layout, pool_blocks),
+        max_kept_tokens=_KEPT_PER_TOKEN * capacity_tokens,
+        admission=_admission(config, deps, controller, layout, capacity_tokens),
+    )
+
+
+def _admission(
+    config: AgentKVConfig,
+    deps: Deps,
+    controller: Controller,
+    layout: Layout,
+    capacity_tokens: int,
+) -> ProgramAdmission | None:
+    if not config.admission.enabled:
+        return None
+    sessions = controller.sessions
+    return ProgramAdmission(
+        config.admission,
+        deps.clock,
+        deps.recorder,
+        capacity_tokens=capacity_tokens,
+        recompute_s=deps.costs.recompute_s,
+        live_tokens=lambda: len(sessions.tree) * layout.tokens_per_hash,
+        is_live=lambda key: sessions.get(key) is not None,
     )
 
 

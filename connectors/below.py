@@ -28,7 +28,7 @@ from .tiering import AgentKVTieringManager
 
 
 class Below:
-    """Owned by the scheduler thread. Without a tier below DRAM nothing here does anything."""
+    """Owned by the scheduler thread. Without a tier below DRAM it only says how full DRAM is."""
 
     def __init__(
         self,
@@ -104,7 +104,11 @@ class Below:
 
     @never_raises
     def tidy(self) -> None:
-        """Once a second: what went wrong, and how full the tiers are."""
+        """Once a second: what went wrong, and how full the tiers are, DRAM too."""
+        num_chunks = len(self._manager.primary_tier._policy.chunks)
+        chunk_bytes = int(self._manager.spec.kv_bytes_per_chunk)
+        self._recorder.gauge(metrics.TIER_BLOCKS, "dram", value=num_chunks)
+        self._recorder.gauge(metrics.TIER_BYTES, "dram", value=num_chunks * chunk_bytes)
         for tier in self._manager.tiers:
             store, name = tier.store, tier.tier_type
             for reason, count in store.take_failures().items():

@@ -116,6 +116,17 @@ SYMBOLS = (
     Symbol(f"{_GPU_WORKER}.__init__", mentions=("_mmap_region",)),
 )
 
+_ENGINE_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+
+# scheduler.py
+SCHEDULER_SYMBOLS = (
+    Symbol(f"{_ENGINE_SCHEDULER}.__init__", mentions=("waiting", "connector")),
+    Symbol(f"{_ENGINE_SCHEDULER}.schedule", mentions=("waiting", "peek_request")),
+    Symbol("vllm.v1.core.sched.async_scheduler:AsyncScheduler"),
+    Symbol("vllm.v1.core.sched.request_queue:FCFSRequestQueue.prepend_requests"),
+    Symbol("vllm.v1.core.sched.output:SchedulerOutput", ("total_num_scheduled_tokens",)),
+)
+
 logger = logging.getLogger("vllm.agentkv")
 
 

@@ -103,6 +103,10 @@ class Room:
             num_lacking -= self._take(order, victims, num_lacking)
         return max(0, num_blocks - max(0, num_lacking))
 
+    def give_all_up(self, order: PoolOrder) -> int:
+        """Nothing moves although somebody waits: every pause gives what it has; blocks moved."""
+        return self._take(order, self._controller.victims(), order.num_blocks)
+
     def protect(self, order: PoolOrder) -> None:
         """Keeps what arrived turns have out of reach, if what is ready may not be enough."""
         self._arrived.renew(order, near_blocks=self._num_wanted, is_short=self._is_short)

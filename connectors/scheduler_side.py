@@ -23,11 +23,13 @@ from vllm.v1.kv_offload.base import OffloadKey, get_offload_block_hash
 from vllm.v1.request import Request
 
 from agentkv import metrics
+from agentkv.admission import ProgramAdmission
 from agentkv.appraisal import Deps
 from agentkv.config import AgentKVConfig
 from agentkv.controller import Controller
 from agentkv.cost_model import LinkSpeed
 
+from .admission_gate import AdmissionGate
 from .arrived import ArrivedTurns
 from .below import Below
 from .damaged import DamagedBlocks
@@ -75,16 +77,14 @@ class SchedulerSide:
         arrived: ArrivedTurns,
         config: AgentKVConfig,
         max_kept_tokens: int,
+        admission: ProgramAdmission | None,
     ) -> None:
         self.controller = controller
         self._dram = dram = manager.dram
-        self.whereabouts = whereabouts
-        self.layout = layout
+        self.whereabouts, self.layout = whereabouts, layout
         self._arrived = arrived
-        self._costs = deps.costs
-        self._footprint = deps.footprint
-        self._recorder = deps.recorder
-        self._clock = deps.clock
+        self._costs, self._footprint = deps.costs, deps.footprint
+        self._recorder, self._clock = deps.recorder, deps.clock
         self._order: PoolOrder | None = None
         self._timer = StepTimer()
         self._requests: dict[str, Request] = {}
@@ -97,8 +97,10 @@ class SchedulerSide:
         self.faults = Faults(deps.recorder)
         parts = (layout, self._requests, kept, self.faults)
         self.exclusive = Exclusive(controller, deps, manager, *parts, config.dram.exclusive)
-        self._room = Room(controller, deps, arrived, self._requests, layout, self.exclusive)
-        prefetcher = Prefetcher(controller, deps, self._room, config.prefetch, layout, kept)
+        self.room = Room(controller, deps, arrived, self._requests, layout, self.exclusive)
+        gated = (layout, self._requests, arrived, dram, self.room)
+        self.gate = AdmissionGate(admission, controller, deps, gated, self.faults)
+        prefetcher = Prefetcher(controller, deps, self.room, config.prefetch, layout, kept)
         tiers = (manager, layout, config, prefetcher, self.exclusive, self.faults)
         self.below = Below(controller, deps, *tiers)
         self.returns = Returns(
@@ -111,7 +113,7 @@ class SchedulerSide:
 
     def attach_pool(self, pool: BlockPool, offloading: OffloadingConnectorScheduler) -> None:
         self._order = PoolOrder(pool, self.layout.groups)
-        self.returns.order = self.whereabouts.order = self._order
+        self.returns.order = self.whereabouts.order = self.gate.order = self._order
         self.exclusive.attach(offloading, self._order)
 
     # --- what vLLM does ---
@@ -139,7 +141,7 @@ class SchedulerSide:
     def before_match(self) -> None:
         """vLLM is about to look up a turn's prefix, and perhaps to give it blocks."""
         if self._order is not None:
-            self._room.protect(self._order)
+            self.room.protect(self._order)
 
     @never_raises
     def before_dram_evicts(self, num_chunks: int) -> None:
@@ -205,7 +207,7 @@ class SchedulerSide:
             self.returns.prefetcher.note_finished(request, turn.session)
         self._arrived.note_freed(self.layout.blocks(request.num_computed_tokens))
         self._dead.note_freed()
-        self._room.note_change()
+        self.room.note_change()
 
     @never_raises
     def on_scheduled(self, output: SchedulerOutput) -> None:
@@ -242,11 +244,11 @@ class SchedulerSide:
             self.returns.prefetcher.tidy()
             self.below.tidy()
             self.on_refused(self.below.take_damaged_chunks() or ())
-            self._room.record(self._order)
+            self.room.record(self._order)
         self._discard_dead(self._order)
         self.below.after_step()
         self.exclusive.after_step()
-        self._room.after_step(self._order)
+        self.room.after_step(self._order)
         self.returns.after_step(
             self._order, num_waiting=len(self._arrived), is_idle=not self._requests
         )
@@ -301,7 +303,7 @@ class SchedulerSide:
     def _wait_for_blocks(self, request: Request) -> None:
         self._arrived.add(request, self._order)
         if self._order is not None:
-            self._room.make(self._order)
+            self.room.make(self._order)
 
     def _discard_dead(self, order: PoolOrder) -> None:
         sessions = self.controller.sessions
@@ -312,4 +314,4 @@ class SchedulerSide:
         self._recorder.count(metrics.GIVEN_UP_BLOCKS, "dead", by=num_moved)
         if dead:
             self._arrived.rescue(dead)
-            self._room.note_change()
+            self.room.note_change()

@@ -9,6 +9,10 @@ from agentkv.metrics import ALL_METRICS, Recorder
 def test_the_exported_names_and_labels_are_pinned() -> None:
     assert {metric.name: metric.labels for metric in ALL_METRICS} == {
         "agentkv:decisions": ("action",),
+        "agentkv:decided_bytes": ("action",),
+        "agentkv:resume_wait_seconds": ("tier",),
+        "agentkv:prefix_tokens": ("session", "found"),
+        "agentkv:forecasts": ("outcome",),
         "agentkv:resumes": ("tier",),
         "agentkv:resume_tokens": ("source",),
         "agentkv:wait_seconds": (),
@@ -35,6 +39,10 @@ def test_the_exported_names_and_labels_are_pinned() -> None:
         "agentkv:faults": ("where",),
         "agentkv:sessions": ("state",),
         "agentkv:pressure": (),
+        "agentkv:admission_waiting": (),
+        "agentkv:admission_delayed": (),
+        "agentkv:admission_wait_seconds": (),
+        "agentkv:recompute_load": (),
         "agentkv:pool_blocks": ("state",),
     }
 

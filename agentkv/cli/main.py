@@ -1,6 +1,7 @@
 """The `agentkv` command: its subcommands and how errors end it.
 
-What: `serve`, `demo`, `bench`, `store`, `explain`, `simulate` and `version`.
+What: `serve`, `demo`, `bench`, `store`, `explain`, `doctor`, `simulate`, `passport`, `plan` and
+`version`.
 Why: a wrong setting is one line on stderr and exit status 2, never a stack trace.
 Where: the `agentkv` script starts here; all but `version` live in files of their own.
 """
@@ -26,7 +27,10 @@ def build_app() -> typer.Typer:
     # Not needed by `serve`, which replaces this process.
     from agentkv.cli import bench, store
     from agentkv.cli.demo import demo
+    from agentkv.cli.doctor import doctor
     from agentkv.cli.explain import explain
+    from agentkv.cli.passport import passport
+    from agentkv.cli.plan import plan
     from agentkv.cli.simulate import simulate
 
     app = typer.Typer(
@@ -40,9 +44,12 @@ def build_app() -> typer.Typer:
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
     app.command()(demo)
     app.command()(simulate)
+    app.command()(passport)
+    app.command()(plan)
     app.add_typer(bench.app, name="bench")
     app.add_typer(store.app, name="store")
     app.command()(explain)
+    app.command()(doctor)
     app.command()(version)
     return app
 

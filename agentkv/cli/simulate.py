@@ -33,7 +33,9 @@ TracesArgument = Annotated[
 ]
 PolicyOption = Annotated[
     str,
-    typer.Option(help="lru, oracle, a policy, or a policy with _nopredict.", metavar="LIST"),
+    typer.Option(
+        help="lru, oracle, a policy, one with _nopredict or _noadmission.", metavar="LIST"
+    ),
 ]
 OversubscriptionOption = Annotated[
     str, typer.Option(help="Live KV in units of the GPU pool.", metavar="LIST")

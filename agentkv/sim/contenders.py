@@ -4,6 +4,7 @@ lru                vLLM's native offloading
 oracle             told every wait: the latest return goes first, in the pool and in DRAM
 <policy>           one of `agentkv.policy.POLICIES`, with the default predictor
 <policy>_nopredict the same with a predictor that knows only the age of a wait
+..._noadmission    any but lru, and nobody is held back
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from agentkv.sim.workload import Options
 NATIVE: Final = "lru"
 ORACLE: Final = "oracle"
 BLIND: Final = "_nopredict"
+OPEN: Final = "_noadmission"
 _OURS: Final = {"managed_lru" if name == NATIVE else name: name for name in POLICIES}
 
 
 def names() -> list[str]:
     """Every name that `make_keeper` knows."""
     blind = (name + BLIND for name in _OURS if not name.endswith(BLIND))
-    return list(dict.fromkeys((NATIVE, ORACLE, *_OURS, *blind)))
+    ours = list(dict.fromkeys((ORACLE, *_OURS, *blind)))
+    return [NATIVE, *ours, *(name + OPEN for name in ours)]
 
 
 def check_names(chosen: list[str]) -> None:
@@ -49,6 +52,8 @@ def make_keeper(
     """What keeps the KV of one run whose waits are stretched by so much."""
     if name == NATIVE:
         return NativeKeeper(machine)
+    has_admission = not name.endswith(OPEN)
+    name = name.removesuffix(OPEN)
     if name == ORACLE:
         return ManagedKeeper(
             machine,
@@ -58,6 +63,7 @@ def make_keeper(
             predictor=Told(),
             clock=machine.clock,
             stretch=stretch,
+            has_admission=has_admission,
         )
     predictor = HierarchicalWaitPredictor()
     ours = _OURS.get(name) or _OURS[name.removesuffix(BLIND)]
@@ -69,4 +75,5 @@ def make_keeper(
         predictor=AgeOnly(predictor) if name.endswith(BLIND) else predictor,
         clock=machine.clock,
         stretch=stretch,
+        has_admission=has_admission,
     )

@@ -41,6 +41,7 @@ class Engine:
         self._numbers = itertools.count()
         self._num_steps = 0
         self._num_loading = 0
+        self._held: dict[str, Request] = {}
         self._kv_tokens = 0  # read by a decode step
         self._step_tokens = machine.profile.max_step_tokens
 
@@ -62,7 +63,11 @@ class Engine:
 
     @property
     def num_unfinished(self) -> int:
-        return len(self._waiting) + len(self._prefilling) + len(self._decoding) + self._num_loading
+        return len(self._held) + len(self._waiting) + self._num_admitted
+
+    @property
+    def _num_admitted(self) -> int:
+        return len(self._prefilling) + len(self._decoding) + self._num_loading
 
     # --- time ---
 
@@ -71,6 +76,7 @@ class Engine:
         while self.machine.now_s < until_s:
             while (event := self.machine.events.pop_due(self.machine.now_s)) is not None:
                 event()
+            self._review()
             chunks = self._schedule()
             if chunks:
                 num_steps = self._mixed_step(chunks)
@@ -84,6 +90,16 @@ class Engine:
                 self._tally.note_paused()
                 num_steps = 0
             self._keeper.after_step(num_steps)
+
+    def _review(self) -> None:
+        """Takes who is held back out of the queue, and puts who no longer is back in its place."""
+        held, released = self._keeper.review(is_idle=not self._waiting and not self._num_admitted)
+        for request in held:
+            self._waiting.remove(request)
+            self._held[request.request_id] = request
+        if released:
+            queue = [*self._waiting, *(self._held.pop(each.request_id) for each in released)]
+            self._waiting = deque(sorted(queue, key=lambda each: each.arrived_s))
 
     def _schedule(self) -> list[tuple[Request, int]]:
         """The prefill chunks of the next step."""
@@ -116,7 +132,7 @@ class Engine:
         for request, size in chunks:
             prefill_s = profile.prefill_s(size, request.position + size / 2)
             seconds += prefill_s
-            self._tally.prefilled(request, size, prefill_s)
+            self._keeper.recomputed(self._tally.prefilled(request, size, prefill_s))
         if self._decoding:
             seconds += profile.decode_step_s + self._kv_tokens * profile.read_s_per_token
         self._pass(1, seconds)

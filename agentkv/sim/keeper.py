@@ -7,6 +7,7 @@ the keeper around the real controller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from agentkv.sim.machine import Machine, Request
@@ -17,6 +18,12 @@ class Keeper(Protocol):
 
     def arrived(self, request: Request, true_wait_s: float) -> None:
         """A turn waits for blocks. `true_wait_s`: the wait after it, for a clairvoyant only."""
+
+    def review(self, *, is_idle: bool) -> tuple[Sequence[Request], Sequence[Request]]:
+        """Waiting turns that are held back from now on, and those that no longer are.
+
+        Asked before each step. `is_idle`: nothing else runs or waits.
+        """
 
     def before_match(self) -> None:
         """A waiting turn's prefix is about to be looked up."""
@@ -32,6 +39,9 @@ class Keeper(Protocol):
 
     def tool_done(self, session: str) -> None:
         """The client says that the session's next turn is near."""
+
+    def recomputed(self, seconds: float) -> None:
+        """A step took so long for what had been computed before."""
 
     def after_step(self, num_steps: int) -> None:
         """So many steps were computed since the last call."""
@@ -50,6 +60,9 @@ class NativeKeeper:
     def arrived(self, request: Request, true_wait_s: float) -> None:
         """See `Keeper`; nothing to do."""
 
+    def review(self, *, is_idle: bool) -> tuple[Sequence[Request], Sequence[Request]]:
+        return (), ()
+
     def before_match(self) -> None:
         """See `Keeper`; nothing to do."""
 
@@ -64,6 +77,9 @@ class NativeKeeper:
         self._dram.store(request.chain)
 
     def tool_done(self, session: str) -> None:
+        """See `Keeper`; nothing to do."""
+
+    def recomputed(self, seconds: float) -> None:
         """See `Keeper`; nothing to do."""
 
     def after_step(self, num_steps: int) -> None:

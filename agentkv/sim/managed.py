@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from agentkv.admission import ProgramAdmission
 from agentkv.appraisal import Deps, Location
 from agentkv.clock import Clock
 from agentkv.config import AgentKVConfig
@@ -23,6 +24,7 @@ from agentkv.predict import WaitPredictor
 from agentkv.sessions import BlockRef, SessionKey
 from agentkv.sim.arrived import ArrivedTurns
 from agentkv.sim.exclusive import Exclusive
+from agentkv.sim.gate import Gate
 from agentkv.sim.machine import Machine, Request
 from agentkv.sim.prefetching import Prefetching
 from agentkv.sim.profiles import Profile
@@ -85,6 +87,7 @@ class ManagedKeeper:
         predictor: WaitPredictor,
         clock: Clock,
         stretch: float = 1.0,
+        has_admission: bool = True,
     ) -> None:
         config = config_for(machine.profile, stretch=stretch)
         self.recorder = Recorder()
@@ -98,6 +101,7 @@ class ManagedKeeper:
             tokens_per_hash=machine.block_tokens,
             pool_blocks=machine.pool.num_blocks,
         )
+        self.gate = Gate(self._admission(config, clock) if has_admission else None)
         is_told = self._told is not None
         self.exclusive = Exclusive(machine, controller, is_clairvoyant=is_told)
         self._arrived = ArrivedTurns(machine)
@@ -130,7 +134,19 @@ class ManagedKeeper:
         if self._told is not None:
             self._told.waits_s[SessionKey("", request.run.name)] = true_wait_s
         self._arrived.add(request)
+        self.gate.arrived(request)
         self._room.make()
+
+    def review(self, *, is_idle: bool) -> tuple[Sequence[Request], Sequence[Request]]:
+        held, released = self.gate.review(is_idle=is_idle)
+        for request in held:
+            self._arrived.remove(request)
+            self._let_go(request)
+        for request in released:
+            self._arrived.add(request)
+        if held or released:
+            self._room.make()
+        return held, released
 
     def before_match(self) -> None:
         self._room.protect()
@@ -140,6 +156,7 @@ class ManagedKeeper:
 
     def scheduled(self, request: Request) -> None:
         self._arrived.remove(request)
+        self.gate.started(request)
         self._room.num_running += 1
         block_tokens = self._machine.block_tokens
         turn = self.controller.sessions.turn(request.request_id)
@@ -165,6 +182,7 @@ class ManagedKeeper:
             if not turn.tag.last_turn:
                 self._machine.dram.touch(request.chain)
                 self._machine.dram.store(request.chain)
+        self.gate.finished(request)
         self._arrived.note_freed(request.planned.num_total)
         self._discard_dead()
         self._room.note_change()
@@ -175,6 +193,9 @@ class ManagedKeeper:
             found.pause.tool_done_s = self._machine.now_s
             self.controller.pauses.note_done(found)
             self._prefetching.note_signal()
+
+    def recomputed(self, seconds: float) -> None:
+        self.gate.recomputed(seconds)
 
     def after_step(self, num_steps: int) -> None:
         now_s = self._machine.now_s
@@ -188,6 +209,28 @@ class ManagedKeeper:
         self._prefetching.after_step(num_waiting=len(self._arrived))
 
     # --- parts ---
+
+    def _let_go(self, request: Request) -> None:
+        """A turn is held back: what only its session has goes before all that others will use."""
+        session = self.controller.sessions.get(SessionKey("", request.run.name))
+        if session is not None:
+            blocks = [block for _, block in self.controller.sessions.private_blocks(session)]
+            self._machine.pool.give_up(blocks)
+            self._machine.dram.mark_worthless(blocks)
+
+    def _admission(self, config: AgentKVConfig, clock: Clock) -> ProgramAdmission:
+        machine = self._machine
+        sessions = self.controller.sessions
+        return ProgramAdmission(
+            config.admission,
+            clock,
+            self.recorder,
+            capacity_tokens=(machine.pool.num_blocks + machine.dram.num_blocks)
+            * machine.block_tokens,
+            recompute_s=costs_of(machine.profile).recompute_s,
+            live_tokens=lambda: len(sessions.tree) * machine.block_tokens,
+            is_live=lambda key: sessions.get(key) is not None,
+        )
 
     def _deps(self, policy: PausePolicy, predictor: WaitPredictor, clock: Clock) -> Deps:
         profile = self._machine.profile

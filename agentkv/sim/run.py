@@ -69,7 +69,7 @@ def run_once(spec: RunSpec, sessions: Sequence[PlannedSession]) -> RunResult:
     row = _row(spec, tally, machine)
     row["unfinished"] = engine.num_unfinished
     if isinstance(keeper, ManagedKeeper):
-        row |= _prefetches(keeper)
+        row |= _prefetches(keeper) | _held_back(keeper)
     return RunResult(row, tally.resumes)
 
 
@@ -139,3 +139,14 @@ def _prefetches(keeper: ManagedKeeper) -> dict[str, Any]:
         elif metric is metrics.DECISIONS:
             row[f"decisions_{labels[0]}"] = value
     return row
+
+
+def _held_back(keeper: ManagedKeeper) -> dict[str, Any]:
+    """Turns of the whole run that admission held back, and for how long at most."""
+    waits_s = keeper.recorder.samples.get((metrics.ADMISSION_WAIT, ()), [])
+    delayed = keeper.recorder.counters.get((metrics.ADMISSION_DELAYED, ()), 0)
+    return {
+        "admission_delayed": int(delayed),
+        "admission_wait_s": float(sum(waits_s)),
+        "admission_max_wait_s": max(waits_s, default=0.0),
+    }

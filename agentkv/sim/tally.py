@@ -55,15 +55,16 @@ class Tally:
             self.gpu_paused_token_s += num_tokens * since_s
         self._paused_at_s = now_s
 
-    def prefilled(self, request: Request, num_tokens: int, seconds: float) -> None:
-        """A chunk was computed; what earlier turns had computed counts as recomputed."""
-        if not self.is_on:
-            return
-        self.prefilled_tokens += num_tokens
-        self.prefill_s += seconds
+    def prefilled(self, request: Request, num_tokens: int, seconds: float) -> float:
+        """A chunk was computed; returns the seconds of it that earlier turns had spent already."""
         known = request.planned.num_known * self.machine.block_tokens
         again = min(max(0, known - request.position), num_tokens)
-        self.recompute_s += seconds * again / num_tokens
+        recompute_s = seconds * again / num_tokens
+        if self.is_on:
+            self.prefilled_tokens += num_tokens
+            self.prefill_s += seconds
+            self.recompute_s += recompute_s
+        return recompute_s
 
     def finished(self, request: Request) -> None:
         if not self.is_on:

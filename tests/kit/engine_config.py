@@ -71,6 +71,7 @@ class RigConfig:
     kind: Kind = Kind.AGENTKV
     is_hybrid: bool = False
     is_async: bool = False
+    is_ordered: bool = False  # with our scheduler
     policy: str = "break_even"
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -85,6 +86,9 @@ def vllm_config(config: RigConfig) -> VllmConfig:
     scheduler.max_num_scheduled_tokens = None
     scheduler.policy = config.scheduling
     scheduler.async_scheduling = config.is_async
+    if config.is_ordered:
+        name = "AsyncAgentScheduler" if config.is_async else "AgentScheduler"
+        scheduler.scheduler_cls = f"agentkv.connectors.scheduler.{name}"
     built.kv_transfer_config = _transfer_config(config)
     return built
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from sim.builders import made_up_trace, small_plan, small_run
+from sim.builders import made_up_trace, small_plan, small_profile, small_run
 
-from agentkv.sim.contenders import names
+from agentkv.sim.contenders import BLIND, OPEN, names
 from agentkv.sim.run import run_once
 from agentkv.sim.sweep import prepare, simulate
 
-EVERY = [name for name in names() if not name.endswith("_nopredict")]
+EVERY = [name for name in names() if not name.endswith((BLIND, OPEN))]
 
 
 @pytest.mark.parametrize("policy", EVERY)
@@ -91,3 +91,30 @@ def test_two_processes_give_what_one_gives() -> None:
     one = [result.row for result in simulate(prepared, plan)]
     two = [result.row for result in simulate(prepared, plan, num_jobs=2)]
     assert one == two
+
+
+def _turns(policy: str, **changes: object) -> dict[str, float]:
+    profile = small_profile(prefill_tokens_per_s=1500.0)
+    plan = small_plan(policy, profile=profile, dram=(0.5,), duration_s=2400.0, **changes)
+    plan = replace(plan, warmup_s=900.0, options=replace(plan.options, load="recorded"))
+    return simulate(prepare(made_up_trace(), plan), plan)[0].row
+
+
+def test_admission_ends_a_thrash_and_more_turns_are_served() -> None:
+    changes = {"oversubscription": (5.0,)}
+    everybody = _turns("managed_lru_noadmission", **changes)
+    limited = _turns("managed_lru", **changes)
+    assert everybody["recompute_step_share"] > 0.6, "no thrash, nothing to end"
+    assert everybody.get("admission_delayed") == 0
+    assert limited["admission_delayed"] > 0
+    assert limited["turns"] > 1.3 * everybody["turns"]
+    assert limited["recompute_step_share"] < everybody["recompute_step_share"]
+
+
+def test_admission_holds_nobody_back_where_little_is_computed_again() -> None:
+    rows = [
+        _turns(policy, oversubscription=(1.0,))
+        for policy in ("managed_lru", "managed_lru_noadmission")
+    ]
+    assert rows[0]["admission_delayed"] == 0
+    assert rows[0]["turns"] == rows[1]["turns"]
