@@ -8,6 +8,7 @@ lies evenly on the logarithmic scale; beyond the scale a Pareto tail answers.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 
@@ -24,6 +25,7 @@ from agentkv.predict.histogram import (
     bin_of,
 )
 
+_EDGES: list[float] = LOG_EDGES.tolist()
 _NOTHING_LEFT = 1e-9
 _LEAST_MASS = 1e-12
 
@@ -46,7 +48,14 @@ class Distribution:
         """P(wait <= wait_s)."""
         if wait_s <= 0:
             return 0.0
-        return float(np.interp(math.log(wait_s), LOG_EDGES, self._cdf))
+        # Not np.interp: it lets go of the GIL, and the scheduler would wait to get it back.
+        place = math.log(wait_s)
+        after = bisect.bisect_right(_EDGES, place)
+        if after in (0, len(_EDGES)):
+            return float(self._cdf[min(after, len(_EDGES) - 1)])
+        low, high = float(self._cdf[after - 1]), float(self._cdf[after])
+        passed = (place - _EDGES[after - 1]) / (_EDGES[after] - _EDGES[after - 1])
+        return low + (high - low) * passed
 
     def cdf(self) -> npt.NDArray[np.float64]:
         """P(wait <= edge) at every edge of the bins, from 0 to 1; not to be changed."""

@@ -60,3 +60,28 @@ def test_the_worker_tells_prefetches_from_loads_that_a_turn_waits_for(
     agent.turn()
     assert cpu_worker._NEEDED_LOAD in urgencies and cpu_worker._PREFETCH not in urgencies
     assert rig.copies._prefetches == set()
+
+
+def test_a_step_that_computes_nothing_waits_a_moment_for_a_load_and_for_nothing_else(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_worker, "_IDLE_WAIT_S", 10.0)
+    worker = make_rig(pool_blocks=40, dram_blocks=200).copies
+
+    def begin(job_id: int, urgency: int) -> cpu_worker._Job:
+        job = cpu_worker._Job(job_id, cpu_worker.LOAD, urgency, 1, 0.0)
+        worker._jobs[job_id] = job
+        return job
+
+    def finished() -> list[int]:
+        return [result.job_id for result in worker.get_finished()]
+
+    prefetch, load = begin(1, cpu_worker._PREFETCH), begin(2, cpu_worker._NEEDED_LOAD)
+    worker.is_step_idle = False
+    assert finished() == []
+    worker.is_step_idle = True
+    threading.Timer(0.05, worker._finish, [load]).start()
+    assert finished() == [2]
+    assert finished() == []  # does not wait for the prefetch
+    worker._finish(prefetch)
+    assert finished() == [1]

@@ -90,3 +90,15 @@ def test_what_is_left_is_ordered_and_finite(weights: list[float], age_s: float) 
     if left_s is not None:
         assert 0 <= left_s[0] <= left_s[1] <= left_s[2] < math.inf
     assert 0 <= found.gain(age_s) < math.inf
+
+
+def test_the_chance_within_a_wait_is_the_interpolation_of_the_cumulative_sums() -> None:
+    rng = np.random.default_rng(3)
+    known = of(rng.random(hist.NUM_BINS) * (rng.random(hist.NUM_BINS) > 0.3))
+    first, last = float(hist.LOG_EDGES[0]), float(hist.LOG_EDGES[-1])
+    places = [*rng.uniform(first - 2, last + 2, 500), *hist.LOG_EDGES.tolist()]
+    for place in places:
+        found = known.chance_within(math.exp(place))
+        assert found == pytest.approx(
+            float(np.interp(place, hist.LOG_EDGES, known.cdf())), abs=1e-9
+        )
