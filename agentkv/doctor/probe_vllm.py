@@ -19,33 +19,7 @@ from agentkv.supported import INSTALL_HINT, TESTED_VLLM, is_supported
 
 _TIMEOUT_S = 180
 _MARK = "agentkv-doctor:"
-_PROBE = f"""
-import json
-found = {{}}
-def note(name, call):
-    try:
-        found[name] = call()
-    except BaseException as error:
-        found[name + "_error"] = f"{{type(error).__name__}}: {{error}}"
-def probe():
-    from agentkv.connectors.probe import check_vllm
-    check_vllm()
-def patches():
-    from agentkv.patches import problems, register
-    register()
-    problems.raise_if_any()
-def device():
-    from vllm.platforms import current_platform
-    return current_platform.device_type
-note("vllm", lambda: str(__import__("vllm").__version__))
-note("torch", lambda: str(__import__("torch").__version__))
-note("torchvision", lambda: str(__import__("torchvision").__version__))
-if "vllm" in found:
-    note("probe", probe)
-    note("patches", patches)
-    note("device", device)
-print("{_MARK}" + json.dumps(found))
-"""
+_PROBE = ("-m", "agentkv.connectors.self_probe", _MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +36,7 @@ def run_probe() -> Probed:
     """Asks this interpreter's vLLM. Never raises: what goes wrong is an answer, too."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, *_PROBE],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

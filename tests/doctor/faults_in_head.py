@@ -36,7 +36,7 @@ def request_uuid(seed: int) -> list[Body]:
 def working_directory(seed: int) -> list[Body]:
     def change(text: str, turn: int, random_: random.Random) -> str:
         return text.replace(
-            "\n", f"\ncwd: /work/{random_.choice(['api', 'web', 'ops'])}{turn}/src\n", 1
+            "\n", f"\ncwd: /home/dev/{random_.choice(['api', 'web', 'ops'])}{turn}/src\n", 1
         )
 
     return each_head(seed, change)

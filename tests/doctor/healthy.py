@@ -52,7 +52,7 @@ def own_heads(seed: int) -> list[Any]:
     for i in range(4):
         agent = Agent(seed)
         agent.random = random.Random(f"{seed}.{i}")
-        agent.messages[0]["content"] += f"\nSession started 2026-01-0{i + 1} in /work/{i}."
+        agent.messages[0]["content"] += f"\nSession started 2026-01-0{i + 1} in /home/dev/{i}."
         runs.append(agent.run(5))
     return [body for turn in zip(*runs, strict=True) for body in turn]
 
