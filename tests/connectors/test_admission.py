@@ -36,6 +36,7 @@ def test_who_is_held_back_is_skipped_and_the_others_go_on(
     gate = rig.side.gate
     assert all(gate.is_held(rig.results[i].request) for i in held)
     assert rig.scheduler.running and not any(rig.results[i].tokens for i in held)
+    assert not any(i in rig.side._arrived for i in held), "no room is made for them"
     again = rig.add("same program", agents[0].context, session="agent0").request_id
     _finish(rig, again, max_steps=20)
     assert all(gate.is_held(rig.results[i].request) for i in held)

@@ -82,6 +82,8 @@ def test_a_step_that_computes_nothing_waits_a_moment_for_a_load_and_for_nothing_
     worker.is_step_idle = True
     threading.Timer(0.05, worker._finish, [load]).start()
     assert finished() == [2]
-    assert finished() == []  # does not wait for the prefetch
+    waits: list[float] = []
+    monkeypatch.setattr(prefetch.done, "wait", waits.append)
+    assert finished() == [] and waits == []
     worker._finish(prefetch)
     assert finished() == [1]

@@ -17,7 +17,7 @@ from agentkv.doctor.check_memory import locked_check, memory_checks
 from agentkv.doctor.check_servers import hash_check, server_checks
 from agentkv.doctor.checks import Check
 from agentkv.doctor.install import install_checks
-from agentkv.doctor.probe_vllm import Probed, plugins_check, vllm_checks
+from agentkv.doctor.probe_vllm import Probed, plugins_check, run_probe, vllm_checks
 from agentkv.errors import ConfigError
 
 FITTING = {"vllm": "0.32.0", "torch": "2.11.0+cpu", "device": "cpu", "probe": "", "patches": ""}
@@ -35,6 +35,13 @@ def vllm_states(**found: str) -> dict[str, str]:
 def test_an_installation_that_fits_is_all_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_PLUGINS", raising=False)
     assert set(vllm_states().values()) == {"ok"}
+
+
+def test_this_environment_is_asked_in_a_process_of_its_own() -> None:
+    probed = run_probe()
+    assert probed.found["device"] == "cpu" and "torch" in probed.found
+    assert {"vllm", "probe", "patches"} <= probed.found.keys()
+    assert not any(probed.error(name) for name in ("vllm", "torch", "probe", "patches"))
 
 
 def test_another_version_a_lost_name_and_a_failed_patch_are_said() -> None:
