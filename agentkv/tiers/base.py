@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 MAX_KEY_BYTES = 36
 """A block hash of 32 bytes and a group number of 4, the longest key vLLM makes."""
@@ -95,6 +95,17 @@ class TierStore(Protocol):
 
     def close(self) -> None:
         """Ends what runs and releases files and connections. Idempotent."""
+
+
+@runtime_checkable
+class WatchedStore(Protocol):
+    """A store whose index is local, and which can tell what becomes of it. Never blocks."""
+
+    def watch(self) -> list[bytes]:
+        """The keys it has, reachable or not; from now on `take_lost` tells which have gone."""
+
+    def take_lost(self) -> set[bytes]:
+        """Keys of entries that have gone since the last call; they may be there again by now."""
 
 
 class Failures:

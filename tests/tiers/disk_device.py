@@ -28,7 +28,7 @@ class Device:
         def call(*arguments: object) -> object:
             self.num_calls += 1
             self.is_asked.set()
-            assert self.goes_on.wait(30)
+            assert self.goes_on.wait(120)
             if name in self.failing:
                 raise OSError(self.failing[name], os.strerror(self.failing[name]))
             return real(*arguments)
@@ -45,15 +45,15 @@ def stalled(device: Device, call: Callable[[], object]) -> Iterator[list[object]
     thread = threading.Thread(target=lambda: answers.append(call()))
     thread.start()
     try:
-        assert device.is_asked.wait(30)
+        assert device.is_asked.wait(120)
         yield answers
     finally:
         device.goes_on.set()
-        thread.join(30)
+        thread.join(120)
 
 
 def until(is_true: Callable[[], bool]) -> None:
-    for _ in range(3000):
+    for _ in range(12_000):
         if is_true():
             return
         threading.Event().wait(0.01)

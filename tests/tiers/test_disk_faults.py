@@ -218,10 +218,10 @@ def test_a_clear_that_cannot_be_written_deletes_the_file(tmp_path: Path, device:
     store.close()
 
 
-def test_a_file_system_without_direct_io_will_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a45_a_file_system_without_direct_io_will_do_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A45: the fast path is tried once, at the start."""
+    """The fast path is tried once, at the start."""
     real, refused = os.open, []
 
     def refuse(path: object, flags: int, *rest: int, **names: object) -> int:
@@ -235,6 +235,9 @@ def test_a_file_system_without_direct_io_will_do(
     assert all(store.store(entries_of(range(5))))
     assert all(loaded(store, range(5)))
     assert len(refused) == 1
+    assert [line for line in caplog.messages if "no direct I/O" in line] == [
+        f"agentkv: no direct I/O on {segment_files(tmp_path)[0].parent}; it goes by the page cache"
+    ]
     store.close()
 
 

@@ -323,12 +323,16 @@ def test_a_size_above_what_is_free_is_told_at_the_start(
     """A61, A70: the tier is smaller then, instead of failing later."""
     with caplog.at_level(logging.WARNING):
         store = open_store(tmp_path, size_bytes=1 << 60)
-    assert "bytes less free than the tier may take" in caplog.text
+    assert "bytes less free than the tier may take; it will be smaller" in caplog.text
     store.close()
 
 
-def test_some_of_the_disk_stays_free_for_others(tmp_path: Path) -> None:
-    store = open_store(tmp_path, min_free_bytes=1 << 60)
+def test_some_of_the_disk_stays_free_for_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        store = open_store(tmp_path, min_free_bytes=1 << 60)
+    assert "nothing more is stored there: free some, or set ssd.min_free_bytes" in caplog.text
     assert store.store([entry_of(1)]) == [False]
     assert store.take_failures() == {"disk_full": 1, "no_room": 1}
     assert not segment_files(tmp_path)

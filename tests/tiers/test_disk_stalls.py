@@ -87,7 +87,7 @@ def test_the_second_of_two_that_store_a_key_waits_for_the_first(
         thread = threading.Thread(target=lambda: second.append(store.store([entry_of(1)])))
         thread.start()
         assert store.contains([key_of(1)]) == [False], "it appears at once and whole"
-    thread.join(30)
+    thread.join(120)
     assert (first, second) == ([[True]], [[True]])
     assert device.num_calls == num_calls + 1, "one block, one record"
     assert store.usage().num_entries == 2
@@ -101,7 +101,7 @@ def test_a_clear_lets_no_store_land_that_had_begun_before(tmp_path: Path, device
         clearing = threading.Thread(target=store.clear)
         clearing.start()
         until(lambda: store.usage().num_entries == 0)
-    clearing.join(30)
+    clearing.join(120)
     assert answers == [[False]]
     assert store.usage().num_entries == 0
     store.close()

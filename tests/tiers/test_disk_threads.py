@@ -40,6 +40,7 @@ class Crowd:
         self._contents = [content_of(key_of(n)) for n in range(NUM_KEYS)]
 
     def run(self, seconds: float, num_threads: int = 6) -> None:
+        """Until something goes wrong, or for so long."""
         until_s = time.monotonic() + seconds
         threads = [
             threading.Thread(target=self._guarded, args=(random.Random(n), until_s))
@@ -88,6 +89,9 @@ def test_every_load_is_right_or_a_miss(tmp_path: Path, uses_callers_memory: bool
     store = open_store(tmp_path, segment_bytes=300 * KiB, uses_callers_memory=uses_callers_memory)
     crowd = Crowd(store)
     crowd.run(SECONDS)
+    for _ in range(30):  # A slow disk, or a machine that stood still.
+        if crowd.num_loaded <= 100:
+            crowd.run(SECONDS)
     assert crowd.errors == []
     assert crowd.num_loaded > 100
     assert store.take_failures().keys() <= {"no_room"}
@@ -104,7 +108,7 @@ def test_the_crowd_would_notice_a_slot_that_is_reused_while_it_is_read(
     store = open_store(tmp_path, segment_bytes=300 * KiB)
     monkeypatch.setattr(disk_index.Holding, "pins", property(lambda _: 0, lambda *_: None))
     crowd = Crowd(store)
-    crowd.run(20.0)
+    crowd.run(120.0)
     assert any(isinstance(error, WrongBytesError) for error in crowd.errors)
     store.close()
 
@@ -195,5 +199,5 @@ def _together(calls: list[Callable[[], object]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), "it hangs"

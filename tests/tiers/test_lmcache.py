@@ -49,7 +49,7 @@ def store(server: Server, make: Stores) -> LMCacheStore:
 
 
 def raw_link(server: Server) -> Link:
-    return Link("127.0.0.1", server.port, 5.0, time.monotonic() + 10.0)
+    return Link("127.0.0.1", server.port, 60.0, time.monotonic() + 60.0)
 
 
 def raw_value(link: Link, name: bytes) -> bytearray:

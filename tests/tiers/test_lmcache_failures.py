@@ -1,15 +1,11 @@
 """The LMCache tier when LMCache's server goes, hangs, returns, or is none; that server's memory."""
 
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kit.lmcache_server import Server, Stores, blank, filled, free_port, is_same, keys_of
+from kit.lmcache_server import Server, Stores, blank, filled, is_same, keys_of
+from kit.redis_server import running
 
 from agentkv.clock import ManualClock
 
@@ -20,7 +16,7 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path / "server.log")
     server.start()
     yield server
-    server.signal(signal.SIGCONT)
+    server.thaw()
     server.kill()
 
 
@@ -83,32 +79,24 @@ def test_a_restart_between_two_calls_goes_unnoticed(own_server: Server, make: St
 
 
 def test_a_server_that_hangs_is_a_miss(own_server: Server, make: Stores) -> None:
-    store = make(own_server, timeout_s=0.3, call_timeout_s=0.6)
     keys = keys_of(40)
-    entries = filled(keys)
-    assert all(store.store(entries))
-    own_server.signal(signal.SIGSTOP)
+    assert all(make(own_server).store(filled(keys)))
+    store = make(own_server, timeout_s=0.3, call_timeout_s=0.6)
+    own_server.freeze()
     assert not any(store.load(blank(keys)))
     assert not store.is_available
     assert store.take_failures() == {"timeout": 1}
-    own_server.signal(signal.SIGCONT)
+    own_server.thaw()
 
 
 def test_a_server_of_another_kind_is_not_used(make: Stores, tmp_path: Path) -> None:
-    port = free_port()
-    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as redis:
+    with running(tmp_path / "redis") as redis:
         other = Server(tmp_path / "log")
-        other.port = port
-        deadline_s = time.monotonic() + 10
-        while time.monotonic() < deadline_s:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
+        other.port = redis.port
         store = make(other, timeout_s=0.3)
         assert store.store(filled(keys_of(1))) == [False]
         assert not store.is_available
         assert sum(store.take_failures().values()) == 1
-        redis.kill()
 
 
 def test_after_close_all_answers_are_no(own_server: Server, make: Stores) -> None:

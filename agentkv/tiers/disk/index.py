@@ -66,6 +66,7 @@ class SlotIndex:
         self._free: list[Place] = []
         self._gone: set[int] = set()
         self._last_segment = -1
+        self._lost: set[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -77,6 +78,21 @@ class SlotIndex:
     def has(self, keys: Sequence[bytes]) -> list[bool]:
         with self._lock:
             return [key in self._entries for key in keys]
+
+    def watch(self) -> list[bytes]:
+        """The keys that are there; from now on `take_lost` tells which have gone."""
+        with self._lock:
+            if self._lost is None:
+                self._lost = set()
+            return list(self._entries)
+
+    def take_lost(self) -> set[bytes]:
+        """Keys of entries that have gone since the last call; they may be there again by now."""
+        with self._lock:
+            if not self._lost:
+                return set()
+            lost, self._lost = self._lost, set()
+            return lost
 
     def touch(self, keys: Iterable[bytes]) -> None:
         with self._lock:
@@ -241,13 +257,18 @@ class SlotIndex:
                     break
         for holding in victims:
             del self._entries[holding.key]
-            holding.is_dropped = True
+            self._note_lost(holding)
         return [holding.place for holding in victims]
 
     def _drop(self, holding: Holding) -> None:
-        holding.is_dropped = True
+        self._note_lost(holding)
         if holding.pins == 0:
             self._release(holding.place)
+
+    def _note_lost(self, holding: Holding) -> None:
+        holding.is_dropped = True
+        if self._lost is not None:
+            self._lost.add(holding.key)
 
     def _release(self, place: Place) -> None:
         if place.segment not in self._gone:

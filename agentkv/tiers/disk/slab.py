@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 _FOLDER_BYTES = 8 * PAGE_BYTES  # Directories, manifest and lock.
 _MIN_SEGMENT_BYTES = 1 << 30
-_MIN_FREE_BYTES = 1 << 30  # Or 2 %, whichever is more.
 _MAX_SEGMENTS = 64  # Each holds a file descriptor.
 _RETRY_GROWTH_S = 10.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -99,6 +98,8 @@ class Slab:
         folder, paths = self._directory.folder, self._directory.segments()
         try:
             self._is_direct = takes_direct_io(folder, paths.values(), self._watch)
+            if not self._is_direct:
+                logger.warning("agentkv: no direct I/O on %s; it goes by the page cache", folder)
             self._next_number = max(paths, default=-1) + 1
             found = [s for number, path in sorted(paths.items()) if (s := self._open(number, path))]
             kept = sorted(self._within_size(found), key=lambda s: s[0].number)
@@ -235,19 +236,19 @@ class Slab:
         return shape if shape and shape.num_slots * 16 >= wanted.num_slots else None
 
     def _free_bytes(self) -> int:
-        space = FreeSpace.at(self._directory.folder)
-        min_free_bytes = self._plan.min_free_bytes
-        if min_free_bytes is None:
-            min_free_bytes = max(_MIN_FREE_BYTES, space.total_bytes // 50)
-        return space.free_bytes - min_free_bytes
+        return FreeSpace.at(self._directory.folder).room_bytes(self._plan.min_free_bytes)
 
     def _warn_if_short(self) -> None:
-        missing_bytes = self._left_bytes() - self._free_bytes() - self._directory.idle_bytes()
+        room_bytes = self._free_bytes() + self._directory.idle_bytes()
+        missing_bytes = self._left_bytes() - room_bytes
         if missing_bytes > 0:
             logger.warning(
-                "agentkv: %s has %d bytes less free than the tier may take; it will be smaller",
+                "agentkv: %s has %d bytes less free than the tier may take; %s",
                 self._directory.folder,
                 missing_bytes,
+                "it will be smaller"
+                if room_bytes > 0
+                else "nothing more is stored there: free some, or set ssd.min_free_bytes lower",
             )
 
     @staticmethod

@@ -179,6 +179,12 @@ class FreeSpace:
         facts = os.statvfs(folder)
         return cls(facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize)
 
+    def room_bytes(self, min_free_bytes: int | None = None) -> int:
+        """What may be taken if so much stays free for others: by default 2 %, at least 1 GiB."""
+        if min_free_bytes is None:
+            min_free_bytes = max(1 << 30, self.total_bytes // 50)
+        return self.free_bytes - min_free_bytes
+
 
 def _take_patiently(folder: Path) -> DirectoryLock | None:
     """The lock on an engine directory, which is made if need be; None if an engine has it.

@@ -103,6 +103,12 @@ class DiskStore:
     def contains(self, keys: Sequence[bytes]) -> list[bool]:
         return self._index.has(keys) if self.is_available else [False] * len(keys)
 
+    def watch(self) -> list[bytes]:
+        return self._index.watch()
+
+    def take_lost(self) -> set[bytes]:
+        return self._index.take_lost()
+
     def touch(self, keys: Collection[bytes]) -> None:
         self._index.touch(keys)
 
