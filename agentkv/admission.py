@@ -37,6 +37,7 @@ _ROOM = 0.85  # of the limit: who is not let in yet is so only below it, for con
 _FORGOTTEN_S = 1200.0  # a program that pauses longer does not count until it is back,
 _ONCE_S = 60.0  # and one of a single turn, which may be all, no longer than this
 _TICK_S = 1.0
+_MOST_CHECKED = 1024  # programs of one tick
 
 
 @dataclass(slots=True)
@@ -105,9 +106,11 @@ class ProgramAdmission:
         self._held: OrderedDict[str, float] = OrderedDict()  # since when
         self._ticked_s = clock.monotonic_s()
         self._pruned_s = self._ticked_s
+        self._unchecked: list[SessionKey] = []  # of those that were known then
         self._promote_from_s = -math.inf
         self._spent_s = 0.0
         self._is_stale = False
+        self._are_all_in = False  # As nothing limits: thousands need not be walked over then.
 
     def __len__(self) -> int:
         """Turns held back."""
@@ -132,6 +135,7 @@ class ProgramAdmission:
         now_s = self._clock.monotonic_s()
         known = self._programs.setdefault(program, _Program(prompt_tokens, now_s))
         known.tokens, known.active_s = prompt_tokens, now_s
+        known.is_in |= self._are_all_in
         known.num_turns += 1
         known.num_open += 1
         self._turns[request_id] = _Turn(program, prompt_tokens)
@@ -199,7 +203,9 @@ class ProgramAdmission:
         self._recorder.gauge(metrics.RECOMPUTE_LOAD, value=self.load)
         self._is_stale |= self.is_limiting
         if now_s - self._pruned_s > _ONCE_S:
-            self._prune(now_s)
+            self._pruned_s = now_s
+            self._unchecked = list(self._programs)
+        self._prune(now_s)
 
     def _set_limit(self, passed_s: float, counted_tokens: int) -> None:
         most = self._config.max_recompute_share
@@ -243,9 +249,11 @@ class ProgramAdmission:
         return now_s - program.active_s < longest_s and self._is_live(name)
 
     def _prune(self, now_s: float) -> None:
-        self._pruned_s = now_s
-        for name, program in list(self._programs.items()):
-            if not self._is_counted(name, program, now_s):
+        """Forgets programs that do not count any more; of thousands some with every tick."""
+        for _ in range(min(len(self._unchecked), _MOST_CHECKED)):
+            name = self._unchecked.pop()
+            program = self._programs.get(name)
+            if program is not None and not self._is_counted(name, program, now_s):
                 del self._programs[name]
 
     def _compare(self, now_s: float) -> Changes:
@@ -270,6 +278,9 @@ class ProgramAdmission:
         """Who is in stays while all of them fit, the first first; others come in while there is
         room for what contexts will grow.
         """
+        if self._are_all_in and not self.is_limiting:
+            return
+        self._are_all_in = not self.is_limiting
         used, outside = 0, []
         for program in self._counted(now_s):
             if program.is_in and (used == 0 or used + program.tokens <= self.limit_tokens):

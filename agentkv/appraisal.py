@@ -7,7 +7,7 @@ engine's own cache layout, the price of HBM from the pressure on the pool. Used 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentkv.clock import Clock
 from agentkv.config import AgentKVConfig
@@ -15,6 +15,7 @@ from agentkv.cost_model import CostModel, Prices
 from agentkv.geometry import KvFootprint
 from agentkv.ledger import Ledger
 from agentkv.metrics import Recorder
+from agentkv.newcomers import Newcomers, is_newcomer
 from agentkv.policy import PausePolicy, PauseView
 from agentkv.predict import WaitEstimate, WaitPredictor
 from agentkv.sessions import BlockRef, Pause, Session, SessionTracker
@@ -75,6 +76,7 @@ class Appraiser:
         self._deps = deps
         self._sessions = sessions
         self._tokens_per_hash = tokens_per_hash
+        self.newcomers = Newcomers()
         self.pressure = 0.0
         self._pressure_at_s = deps.clock.monotonic_s()
 
@@ -112,7 +114,10 @@ class Appraiser:
             refs = self._sessions.private_blocks(session)
             private_tokens = min(len(refs) * self._tokens_per_hash, pause.context_tokens)
             location, num_refs = self._deps.locate(refs), max(1, len(refs))
-        return self._build(pause, wait, private_tokens, location, age_s=age_s, num_refs=num_refs)
+        view = self._build(pause, wait, private_tokens, location, age_s=age_s, num_refs=num_refs)
+        if is_newcomer(session, pause):
+            return replace(view, share_back=self.newcomers.share_back)
+        return view
 
     def min_load_tokens(self) -> float:
         """The shortest DRAM hit worth loading, in tokens."""

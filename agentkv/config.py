@@ -307,6 +307,7 @@ def resolve_extra_config(
         "spec_module_path": "agentkv.connectors.spec",
         "cpu_bytes_to_use": config.dram.size_bytes,
         "offload_prompt_only": not config.store_decode_blocks,
+        "self_describing_kv_events": True,  # Read by vLLM only where it publishes KV events.
         "eviction_policy": "AgentKVCachePolicy",
         "cache_policy_module_path": "agentkv.connectors.cache_policy",
         **config.offloading,

@@ -27,6 +27,9 @@ class SsdConfig(Section):
     size_bytes: Size = 64 * GIB
     """Disk space for it, one engine's: a size such as "500GiB"."""
 
+    min_free_bytes: Size | None = None
+    """Disk space that stays free for others; by default 2 % of the disk, at least 1 GiB."""
+
     max_write_bytes_per_s: Size | None = None
     """Never write more than this in the long run, to spare the disk; no limit by default."""
 

@@ -12,6 +12,7 @@ from its clock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,9 @@ from agentkv.entries import decision_fields
 from agentkv.events import TurnTag
 from agentkv.forecasts import Forecasts
 from agentkv.hold_limits import HoldLimits
-from agentkv.pause_book import OpenPause, PauseBook
+from agentkv.lessons import Lessons
+from agentkv.newcomers import is_newcomer
+from agentkv.pause_book import PauseBook
 from agentkv.policy import Action, Decision, PauseView
 from agentkv.portfolio import Portfolio, Victim
 from agentkv.resumes import action_of, count_prefix, record_resume
@@ -52,11 +55,14 @@ class Controller:
             max_sessions=config.sessions.max_sessions,
             infer_from_prefix=config.sessions.infer_from_prefix,
         )
-        # Called when a pause was decided, or decided anew.
-        self.on_decided: Callable[[Session, Pause], None] | None = None
+        # Called with a pause that was decided, and with a session that ended or was forgotten.
+        self.on_decided: Callable[[Session, Pause], object] = lambda session, pause: None
+        self.on_ended: Callable[[Session], object] = lambda session: None
+        self.sessions.on_end = self._forget
         self.portfolio = Portfolio(self.sessions, self.pauses, deps, self)
         self.tokens_by_tier = deps.tokens_by_tier
         self._forecasts = Forecasts(deps.recorder)
+        self.lessons = Lessons(deps.predictor)
         self.appraiser = Appraiser(config, deps, self.sessions, tokens_per_hash=tokens_per_hash)
 
     # --- events ---
@@ -87,30 +93,38 @@ class Controller:
             now_s=now_s,
             reply_id=reply_id,
         )
-        self.pauses.close(turn.session)
         pause = turn.closed_pause
+        if pause is not None and self.pauses.is_robbed(turn.session):
+            self._settle(turn.session, pause)
+        self.pauses.close(turn.session)
         if pause is not None:
             self.portfolio.note_returned(turn.session)
+            if is_newcomer(turn.session, pause):
+                self.appraiser.newcomers.note_back()
             wait_s = (pause.tool_done_s or now_s) - pause.started_s
-            self._deps.predictor.observe(
-                pause.tag.tool, pause.tag.command, wait_s, session=turn.session.key
-            )
+            self.lessons.note(turn.session.key, pause.tag, wait_s)
             self._deps.recorder.sample(metrics.WAIT_SECONDS, value=wait_s)
             self._forecasts.judge(pause.pause_id, wait_s)
         return turn
 
-    def turn_scheduled(self, request_id: str, *, gpu_hit_tokens: int, dram_hit_tokens: int) -> None:
-        """The turn got its blocks; so many of its prompt tokens were in the pool and in DRAM."""
+    def turn_scheduled(
+        self, request_id: str, *, gpu_hit_tokens: int, dram_hit_tokens: int
+    ) -> str | None:
+        """The turn got its blocks; so many of its prompt tokens were in the pool and in DRAM.
+
+        Returns where a resumed turn's KV came from (see `record_resume`); None of all others.
+        """
         turn = self.sessions.turn(request_id)
         if turn is None or turn.is_scheduled:
-            return
+            return None
         self.sessions.schedule(turn)
         count_prefix(self._deps.recorder, turn, gpu_hit_tokens + dram_hit_tokens)
-        if turn.closed_pause is not None:
-            record_resume(
-                self._deps, self.appraiser, turn, turn.closed_pause, gpu_hit_tokens, dram_hit_tokens
-            )
-            turn.closed_pause = None
+        pause, turn.closed_pause = turn.closed_pause, None
+        if pause is None:
+            return None
+        return record_resume(
+            self._deps, self.appraiser, turn, pause, gpu_hit_tokens, dram_hit_tokens
+        )
 
     def turn_preempted(self, request_id: str) -> None:
         turn = self.sessions.turn(request_id)
@@ -132,6 +146,8 @@ class Controller:
             self._note_end(session)
         elif session.pause is not None:
             self.pauses.open(session, session.pause)
+            if is_newcomer(session, session.pause):
+                self.appraiser.newcomers.begin()
             self._decide(session, session.pause, kind="pause")
 
     def end(self, session: Session) -> None:
@@ -143,7 +159,9 @@ class Controller:
         """More is known of an open pause: it is decided anew."""
         pause = session.pause
         if pause is not None and pause.tag != tag:
-            pause.tag = tag
+            was_newcomer, pause.tag = is_newcomer(session, pause), tag
+            if was_newcomer and not is_newcomer(session, pause):
+                self.appraiser.newcomers.forget()
             self._decide(session, pause, kind="redecide", is_told=True)
 
     # --- pressure ---
@@ -151,14 +169,6 @@ class Controller:
     def victims(self) -> Iterator[Victim]:
         """See `Portfolio.victims`."""
         return self.portfolio.victims()
-
-    def later_returns(self, than_s: float, *, besides: Session) -> Iterator[Victim]:
-        """See `Portfolio.later_returns`."""
-        return self.portfolio.later_returns(than_s, besides=besides)
-
-    def by_give_up_rank(self) -> list[OpenPause]:
-        """See `Portfolio.order`."""
-        return self.portfolio.order()
 
     def note_evicted(self, hashes: Iterable[bytes]) -> None:
         """DRAM gave these blocks up for others: pauses that counted on them are looked at again."""
@@ -168,34 +178,36 @@ class Controller:
             if session is not None:
                 self.pauses.rob(session, self._deps.clock.monotonic_s())
 
-    def settle_evicted(self) -> None:
-        """A swapped pause of which DRAM has nothing left will be recomputed: say so."""
-        for session, pause in self.pauses.take_robbed():
-            if pause.decision is None or action_of(pause) is not Action.SWAP:
-                continue
-            refs = self.sessions.private_blocks(session)
-            if refs and self._deps.locate(refs).num_missing == len(refs):
-                self.overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
+    def settle_evicted(self, most: int | None = None) -> None:
+        """A swapped pause of which DRAM has nothing left will be recomputed: says so, of a few."""
+        for session, pause in self.pauses.take_robbed(most):
+            self._settle(session, pause)
 
-    def tidy(self) -> None:
-        """Ends abandoned sessions, re-decides holds whose lease is over, refreshes the gauges."""
+    def _settle(self, session: Session, pause: Pause) -> None:
+        if action_of(pause) is not Action.SWAP:
+            return
+        refs = self.sessions.private_blocks(session)
+        if refs and self._deps.locate(refs).num_missing == len(refs):
+            self.overrule(session, pause, Action.RECOMPUTE, "DRAM needed the room of its copy")
+
+    def end_overdue(self, most: int | None = None) -> None:
+        """Ends abandoned sessions and re-decides holds whose lease is over, the first few."""
         now_s = self._deps.clock.monotonic_s()
         abandoned = self.sessions.end_abandoned(
-            idle_since_s=now_s - self._config.sessions.abandon_after_s
+            idle_since_s=now_s - self._config.sessions.abandon_after_s, most=most
         )
         for session, pause in abandoned:
-            self._deps.predictor.observe(
-                pause.tag.tool,
-                pause.tag.command,
-                now_s - pause.started_s,
-                session=session.key,
-                is_censored=True,
-            )
+            self.lessons.note_abandoned(session.key, pause.tag, now_s - pause.started_s)
             self._note_end(session)
-        self.pauses.drop_stale()
-        for session, pause in self.pauses.take_expired(now_s - self._config.hold.lease_s):
+        expired = self.pauses.take_expired(now_s - self._config.hold.lease_s)
+        for session, pause in itertools.islice(expired, most):
             if action_of(pause) is Action.HOLD:
                 self.decide(session, pause)
+
+    def tidy(self, most: int | None = None) -> None:
+        """Once in a while: `end_overdue`, what was learnt, and the gauges."""
+        self.end_overdue(most)
+        self.lessons.learn()
         for state, count in self.sessions.count_by_state().items():
             self._deps.recorder.gauge(metrics.SESSIONS, state.value, value=count)
         self._deps.recorder.gauge(metrics.PRESSURE, value=self.appraiser.pressure)
@@ -207,10 +219,16 @@ class Controller:
 
     def close(self) -> None:
         """The engine stops: nothing is decided after this."""
+        self.lessons.learn()
         self._deps.at_close()
         self._deps.ledger.close()
 
+    def _forget(self, session: Session) -> None:
+        self.pauses.close(session)
+        self.on_ended(session)
+
     def _note_end(self, session: Session) -> None:
+        self.lessons.learn()
         self._deps.predictor.forget(session.key)
         self.portfolio.note_ended(session)
         self._deps.ledger.record("end", scope=session.key.scope, session_id=session.key.name)
@@ -224,6 +242,7 @@ class Controller:
     def _decide(
         self, session: Session, pause: Pause, *, kind: str, is_told: bool = False
     ) -> Decision:
+        self.lessons.learn()
         now_s = self._deps.clock.monotonic_s()
         view = self.appraiser.view(session, pause, now_s)
         decision = self._deps.policy.decide(view)
@@ -234,13 +253,13 @@ class Controller:
         pause.decision, pause.decided_s = decision, now_s
         pause.returns_at_s = now_s + view.wait.p50_s
         pause.early_at_s = now_s + view.wait.p10_s
+        self.pauses.note(session, pause)
         if kind == "pause" or is_told:
             self._forecasts.note(pause.pause_id, view.wait, age_s=view.age_s)
         if kind == "pause" or previous is None or previous.action is not decision.action:
             self._record_decision(kind, session, pause, view)
         self.portfolio.note_decided(session, view, decision)
-        if self.on_decided is not None:
-            self.on_decided(session, pause)
+        self.on_decided(session, pause)
         return decision
 
     def overrule(self, session: Session, pause: Pause, action: Action, why: str) -> None:
@@ -248,6 +267,7 @@ class Controller:
         assert pause.decision is not None
         reason = f"{why} ({pause.decision.reason})"
         pause.decision = replace(pause.decision, action=action, reason=reason)
+        self.pauses.note(session, pause)
         view = self.appraiser.view(session, pause, self._deps.clock.monotonic_s())
         self._record_decision("redecide", session, pause, view)
 

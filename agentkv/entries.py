@@ -78,6 +78,9 @@ def resume_fields(turn: Turn, pause: Pause, action: Action, wait_s: float) -> di
         "session_id": turn.session.key.name,
         "turn": turn.number,
         "request_id": turn.request_id,
+        # By now: a tool that nobody named may have shown in the reply, after the decision.
+        "tool": pause.tag.tool,
+        "command_class": _command_class(pause.tag.command),
         "wait_s": wait_s,
         "action": action.value,
         "prompt_tokens": turn.prompt_tokens,

@@ -56,8 +56,7 @@ class EventHandler:
     def _find(self, event: Event, scope: str) -> Session | None:
         """By the reply if that is known, else by name; inferred names are nobody's to use."""
         if event.request_id is not None:
-            session = self._sessions.by_reply(event.request_id)
-            return session if session is not None and session.key.scope == scope else None
+            return self._sessions.by_reply(scope, event.request_id)
         assert event.session_id is not None
         session = self._sessions.get(SessionKey(scope, event.session_id))
         return session if session is not None and not session.is_inferred else None
@@ -66,6 +65,7 @@ class EventHandler:
         pause = session.pause
         if pause is not None:
             pause.tool_done_s = None
+            self._controller.pauses.note_done(session)
             self._controller.retag(session, self._tag(pause.tag, event))
             return EventResult(status=Status.ACCEPTED, detail=_described(pause))
         for turn in session.active.values():
@@ -118,6 +118,7 @@ class EventHandler:
         )
 
     def _expected_s(self, call: ToolCall) -> float:
+        self._controller.lessons.learn()
         return self._deps.predictor.estimate(
             call.tool,
             call.command,

@@ -34,16 +34,10 @@ class HoldLimits:
             return _swap(decision, f"held for the whole lease of {lease_s:g} s")
         share = self._config.pool_fraction
         held_tokens = pause.context_tokens
-        if pressure > 0 and held_tokens + self._held(session) > share * self._pool_tokens:
+        held_tokens += self._pauses.held_tokens(besides=session)
+        if pressure > 0 and held_tokens > share * self._pool_tokens:
             return _swap(decision, f"holds would exceed {share:.0%} of the pool")
         return decision
-
-    def _held(self, besides: Session) -> int:
-        return sum(
-            pause.context_tokens
-            for session, pause in self._pauses.kept()
-            if session is not besides and action_of(pause) is Action.HOLD
-        )
 
 
 def _swap(decision: Decision, reason: str) -> Decision:

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,6 +35,8 @@ class Ledger:
         self._ring: deque[Record] = deque(maxlen=ring_size)
         self._path = path
         self._file: TextIO | None = self._open() if path is not None else None
+        # Called with each new record.
+        self.on_record: Callable[[Record], object] | None = None
 
     def record(self, kind: str, **fields: Any) -> Record:
         """Adds a record with the wall time in `t`; infinite and NaN numbers become null."""
@@ -44,6 +47,8 @@ class Ledger:
         self._ring.append(record)
         if self._file is not None:
             self._write(record)
+        if self.on_record is not None:
+            self.on_record(record)
         return record
 
     def records(self) -> list[Record]:

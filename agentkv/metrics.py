@@ -27,6 +27,11 @@ class Metric:
 
 
 _DELAY_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+# vLLM's own of its time to first token, so that the two can be compared.
+_FIRST_TOKEN_BUCKETS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
 _WAIT_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
 
 DECISIONS = Metric(
@@ -58,6 +63,15 @@ RESUME_WAIT = Metric(
     "KV on its way to DRAM; what DRAM has is loaded after that.",
     ("tier",),
     _DELAY_BUCKETS_S,
+)
+RESUME_TTFT = Metric(
+    "agentkv:resume_ttft_seconds",
+    Kind.HISTOGRAM,
+    "Time to first token of resumed turns, from their arrival in the API process to the step that "
+    "made it, by where most of the KV they had before came from: gpu, dram, ssd, redis, lmcache, "
+    "recomputed; new: they had none.",
+    ("source",),
+    _FIRST_TOKEN_BUCKETS_S,
 )
 PREFIX_TOKENS = Metric(
     "agentkv:prefix_tokens",
@@ -203,7 +217,8 @@ RECOMPUTE_LOAD = Metric(
 BLOCKS = Metric(
     "agentkv:pool_blocks",
     Kind.GAUGE,
-    "KV blocks of the GPU pool: used by running turns, or free (kept KV counts as free).",
+    "KV blocks of the GPU pool: used by running turns; at most so many kept for paused sessions, "
+    "to be had at any time; free. vLLM's usage counts the first alone.",
     ("state",),
 )
 
@@ -213,6 +228,7 @@ ALL_METRICS: tuple[Metric, ...] = (
     RESUMES,
     RESUME_TOKENS,
     RESUME_WAIT,
+    RESUME_TTFT,
     PREFIX_TOKENS,
     WAIT_SECONDS,
     FORECASTS,

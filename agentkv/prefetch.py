@@ -9,13 +9,14 @@ Where: the connector's prefetcher asks after steps, and does the copying.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from agentkv import metrics
 from agentkv.metrics import Recorder
-from agentkv.sessions import Session, SessionKey, Turn
+from agentkv.sessions import Pause, Session, SessionKey, Turn
 
 
 class Trigger(str, Enum):
@@ -76,16 +77,29 @@ def choose(
     return wanted
 
 
-def next_start_s(pauses: Iterable[AwayPause]) -> float | None:
-    """Seconds until the first of these should be asked for again; None if time changes nothing."""
-    return min(
-        (
-            max(0.0, pause.start_in_s)
-            for pause in pauses
-            if not (pause.is_tool_done or pause.was_brought)
-        ),
-        default=None,
-    )
+class Rests:
+    """Who found no room is not tried again for a while: the search walks over other pauses.
+
+    That the client says its tool is done ends the rest of a session.
+    """
+
+    _RESUMED_S, _OTHERS_S = 0.1, 1.0
+
+    def __init__(self) -> None:
+        self._spans_s: dict[SessionKey, tuple[float, float]] = {}
+
+    def begin(self, wanted: Wanted, now_s: float) -> None:
+        rest_s = self._RESUMED_S if wanted.trigger is Trigger.RESUME else self._OTHERS_S
+        self._spans_s[wanted.session.key] = now_s, now_s + rest_s
+
+    def hold_back(self, session: Session, pause: Pause, now_s: float) -> bool:
+        """Whether it is too early to look for room for this one again."""
+        began_s, until_s = self._spans_s.get(session.key, (-math.inf, -math.inf))
+        is_news = pause.tool_done_s is not None and pause.tool_done_s > began_s
+        return now_s < until_s and not is_news
+
+    def clear(self) -> None:
+        self._spans_s.clear()
 
 
 @dataclass(slots=True)
@@ -148,11 +162,15 @@ class PrefetchBook:
         else:
             self._count("lost" if turn.known_tokens > record.start_tokens else "useless")
 
-    def drop_ended(self, is_known: Callable[[SessionKey], bool]) -> None:
-        """Records of sessions that no longer are were for nothing."""
-        for key in [key for key in self._brought if not is_known(key)]:
-            del self._brought[key]
+    def drop(self, key: SessionKey) -> None:
+        """The session has ended: what was brought for it was for nothing."""
+        if self._brought.pop(key, None) is not None:
             self._count("useless")
+
+    def drop_ended(self, is_known: Callable[[SessionKey], bool]) -> None:
+        """The same of all sessions that no longer are."""
+        for key in [key for key in self._brought if not is_known(key)]:
+            self.drop(key)
 
     def clear(self) -> None:
         """The engine dropped its caches: all is lost."""

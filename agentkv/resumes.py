@@ -22,19 +22,25 @@ def record_resume(
     pause: Pause,
     gpu_hit_tokens: int,
     dram_hit_tokens: int,
-) -> None:
-    """The turn after `pause` got its blocks; so many of its tokens were in the pool and in DRAM."""
+) -> str:
+    """The turn after `pause` got its blocks; so many of its tokens were in the pool and in DRAM.
+
+    Returns the source of most of the KV that it had before, or "new" if it had none.
+    """
     recomputed = max(0, turn.known_tokens - gpu_hit_tokens - dram_hit_tokens)
     tier = _tier(gpu_hit_tokens, dram_hit_tokens, turn.promoted)
     wait_s = turn.arrived_s - pause.started_s
     deps.recorder.count(metrics.RESUMES, tier)
     queued_s = max(0.0, deps.clock.monotonic_s() - turn.arrived_s)
     deps.recorder.sample(metrics.RESUME_WAIT, tier, value=queued_s)
-    _count_tokens(deps.recorder, turn, gpu_hit_tokens, dram_hit_tokens, recomputed)
+    sources = _tokens_by_source(turn, gpu_hit_tokens, dram_hit_tokens, recomputed)
+    for source, num_tokens in sources.items():
+        deps.recorder.count(metrics.RESUME_TOKENS, source, by=num_tokens)
     action = action_of(pause)
     deps.ledger.record(
         "resume",
         **resume_fields(turn, pause, action, wait_s),
+        queued_s=queued_s,
         gpu_hit_tokens=gpu_hit_tokens,
         dram_hit_tokens=dram_hit_tokens,
         recomputed_tokens=recomputed,
@@ -43,6 +49,8 @@ def record_resume(
         promoted_tokens=dict(pause.promoted + turn.promoted),
         **_hindsight_fields(deps, appraiser.pressure, turn, pause, recomputed, dram_hit_tokens),
     )
+    known = {source: number for source, number in sources.items() if source != "new" and number}
+    return max(known, key=known.__getitem__, default="new")
 
 
 def count_prefix(recorder: Recorder, turn: Turn, found_tokens: int) -> None:
@@ -99,15 +107,13 @@ def action_of(pause: Pause) -> Action:
     return pause.decision.action if pause.decision is not None else Action.HOLD
 
 
-def _count_tokens(recorder: Recorder, turn: Turn, gpu: int, dram: int, recomputed: int) -> None:
+def _tokens_by_source(turn: Turn, gpu: int, dram: int, recomputed: int) -> dict[str, int]:
     new = max(0, turn.prompt_tokens - gpu - dram - recomputed)
     sources = {"gpu": gpu, "recomputed": recomputed, "new": new}
     for name, num_tokens in turn.promoted.items():
         sources[name] = min(num_tokens, dram)
         dram -= sources[name]
-    sources["dram"] = dram
-    for source, num_tokens in sources.items():
-        recorder.count(metrics.RESUME_TOKENS, source, by=num_tokens)
+    return {**sources, "dram": dram}
 
 
 def _tier(gpu_hit_tokens: int, dram_hit_tokens: int, promoted: Mapping[str, int]) -> str:

@@ -14,6 +14,13 @@ from agentkv.signals import LedgerQuery, SessionQuery
 
 _MAX_TEXT_CHARS = 400
 
+_FEED_KINDS = frozenset({"pause", "redecide", "resume", "end"})
+_FEED_FIELDS = (
+    *("kind", "t", "session_id", "pause_id", "turn", "tool", "command_class", "action", "age_s"),
+    *("estimate_p10_s", "estimate_p50_s", "estimate_p90_s", "context_tokens", "kv_bytes"),
+    *("wait_s", "tier", "recomputed_tokens", "regret_s"),
+)
+
 
 def sessions_matching(
     controller: Controller, query: SessionQuery, now_s: float
@@ -37,11 +44,26 @@ def sessions_matching(
 
 
 def ledger_of(ledger: Ledger, query: LedgerQuery) -> tuple[dict[str, Any], ...]:
-    """The newest records of one tenant's session, oldest first; long texts are cut."""
+    """The newest records of one tenant, oldest first; long texts are cut.
+
+    Of one session whole, of all of them the feed; see `LedgerQuery`.
+    """
+    if query.session_id is None:
+        return tuple(_feed(ledger, query))
     found = ledger.of_session(query.scope, query.session_id, limit=query.limit)
     return tuple(
         {key: _cut(value) for key, value in record.items() if key != "scope"} for record in found
     )
+
+
+def _feed(ledger: Ledger, query: LedgerQuery) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for record in reversed(ledger.records()):
+        if record["t"] <= query.since_s or len(found) == query.limit:
+            break
+        if record["kind"] in _FEED_KINDS and record.get("scope") == query.scope:
+            found.append({key: _cut(record[key]) for key in _FEED_FIELDS if key in record})
+    return found[::-1]
 
 
 def _cut(value: Any) -> Any:

@@ -12,7 +12,7 @@ Driven by `controller`; holds no KV and knows no engine.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -100,13 +100,14 @@ class Session:
     is_local: bool = False
 
 
+OpenPause = tuple[Session, Pause]
+
+
 @dataclass(slots=True)
 class Turn:
     """One request. `known_tokens`: prompt tokens that the session had computed before; `promoted`:
-    those it waited for on their way up to DRAM, by tier.
-
-    `tag_before`: the turn's own tag, where a signal about the coming pause was put over it.
-    """
+    those it waited for on their way up to DRAM, by tier. `tag_before`: its own tag, where a signal
+    about the coming pause was put over it."""
 
     request_id: str
     session: Session
@@ -144,6 +145,7 @@ class SessionTracker:
         self._num_in_state = dict.fromkeys(_LIVE_STATES, 0)
         self._num_inferred = 0
         self._num_pauses = 0
+        self.on_end: Callable[[Session], object] = lambda session: None  # or was forgotten
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -165,9 +167,9 @@ class SessionTracker:
     def turn(self, request_id: str) -> Turn | None:
         return self._turns.get(request_id)
 
-    def by_reply(self, reply_id: str) -> Session | None:
-        """The session of a recent request, by the id that the client sees in its reply."""
-        key = self._replies.find(reply_id)
+    def by_reply(self, scope: str, reply_id: str) -> Session | None:
+        """The tenant's session of a recent request, by the id that the client sees in its reply."""
+        key = self._replies.find((scope, reply_id))
         return self._sessions.get(key) if key is not None else None
 
     def count_by_state(self) -> dict[SessionState, int]:
@@ -208,7 +210,7 @@ class SessionTracker:
         session.active[request_id] = turn
         self._turns[request_id] = turn
         if reply_id is not None:
-            self._replies.note(reply_id, session.key)
+            self._replies.note((scope, reply_id), session.key)
         self.touch(session, now_s)
         if session.state is not SessionState.RUNNING or len(session.active) == 1:
             self._set_state(session, SessionState.RESUMING)
@@ -265,6 +267,7 @@ class SessionTracker:
         session.branches.clear()
         self._sessions.pop(session.key, None)
         self._replies.forget(session.key)
+        self.on_end(session)
 
     def touch(self, session: Session, now_s: float) -> None:
         """The session shows life: it will be abandoned, or forgotten for others, later."""
@@ -272,11 +275,11 @@ class SessionTracker:
         if session.key in self._sessions:
             self._sessions.move_to_end(session.key)
 
-    def end_abandoned(self, *, idle_since_s: float) -> list[tuple[Session, Pause]]:
-        """Ends the paused sessions whose last activity was before `idle_since_s`."""
-        abandoned: list[tuple[Session, Pause]] = []
+    def end_abandoned(self, *, idle_since_s: float, most: int | None = None) -> list[OpenPause]:
+        """Ends the paused sessions whose last activity was before `idle_since_s`, the first few."""
+        abandoned: list[OpenPause] = []
         for session in self._sessions.values():
-            if session.last_active_s >= idle_since_s:
+            if session.last_active_s >= idle_since_s or len(abandoned) == most:
                 break
             if session.pause is not None:
                 abandoned.append((session, session.pause))
@@ -373,8 +376,7 @@ class SessionTracker:
     def _forget_surplus(self) -> None:
         while len(self._sessions) > self._max_sessions:
             paused = (s for s in self._sessions.values() if s.state is SessionState.PAUSED)
-            oldest = next(paused, None)
-            if oldest is None:
+            if (oldest := next(paused, None)) is None:
                 return
             self.end(oldest, is_lapsed=True)
 

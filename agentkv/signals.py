@@ -26,6 +26,7 @@ REPLY_KEY = "agentkv.reply"
 
 MAX_EVENTS = 256
 MAX_LEDGER_RECORDS = 200
+MAX_FEED_RECORDS = 500
 MAX_TEXT_CHARS = 4096
 MAX_SECONDS = 30 * 86_400.0
 
@@ -120,11 +121,16 @@ class SessionQuery(_Model):
 
 
 class LedgerQuery(_Model):
-    """Asks for the newest `limit` ledger records of one session."""
+    """Asks for the newest `limit` ledger records: of one session, or, without one, the feed.
+
+    The feed is what a watcher of all sessions of the scope needs of the records after `since_s`
+    (Unix seconds).
+    """
 
     scope: str = ""
-    session_id: _Id
-    limit: Annotated[int, Field(ge=1, le=MAX_LEDGER_RECORDS)] = MAX_LEDGER_RECORDS
+    session_id: _Id | None = None
+    since_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    limit: Annotated[int, Field(ge=1, le=MAX_FEED_RECORDS)] = MAX_LEDGER_RECORDS
 
 
 class ControlMessage(_Model):

@@ -1,6 +1,8 @@
 """Admission by program: off while little is computed again; bounded, in order of beginning."""
 
+import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -194,3 +196,56 @@ def test_let_all_go_ends_the_limit() -> None:
     engine.admission.let_all_go()
     engine.admission.review(is_idle=False)
     assert engine.held(ids) == [] and not engine.admission.is_limiting
+
+
+class _Thorough(ProgramAdmission):
+    """Walks over all programs whenever something changes."""
+
+    @property
+    def _are_all_in(self) -> bool:
+        return False
+
+    @_are_all_in.setter
+    def _are_all_in(self, value: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_walk_that_is_spared_while_nothing_limits_changes_nothing(seed: int) -> None:
+    engine, other = _Engine(), _Engine()
+    other.admission.__class__ = _Thorough
+    rng = random.Random(seed)
+    num_held = 0
+    for number in range(400):
+        load = 1.0 if number // 80 % 2 == 0 else 0.0
+        program, length_s = rng.randrange(12), rng.choice((0, 0, 1, 30))
+        seen = []
+        for each in (engine, other):
+            request_id = each.arrive(program)
+            if not each.admission.is_held(request_id) and program % 3:
+                each.admission.started(request_id)
+                each.admission.finished(request_id, context_tokens=TURN_TOKENS)
+            released = each.pass_s(length_s, load=load)
+            seen.append((released, list(each.admission._held), each.admission.limit_tokens))
+        assert seen[0] == seen[1]
+        num_held = max(num_held, len(engine.admission))
+    assert num_held > 0
+
+
+def test_while_nothing_limits_an_arrival_costs_the_same_however_many_programs_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = _Engine()
+    for program in range(200):
+        engine.turn(program)
+    counted: list[object] = []
+    real = ProgramAdmission._is_counted
+
+    def count(self: ProgramAdmission, *args: Any) -> bool:
+        counted.append(args)
+        return real(self, *args)
+
+    monkeypatch.setattr(ProgramAdmission, "_is_counted", count)
+    for program in range(180, 220):
+        engine.turn(program)
+    assert counted == []

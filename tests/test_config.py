@@ -281,6 +281,7 @@ def test_vllm_is_told_to_load_our_classes_and_the_experts_keys() -> None:
         "offload_prompt_only": True,
         "eviction_policy": "AgentKVCachePolicy",
         "cache_policy_module_path": "agentkv.connectors.cache_policy",
+        "self_describing_kv_events": True,
         "block_size": 256,
     }
 

@@ -125,6 +125,7 @@ def test_a_wrong_value_is_named(section: str, key: str, value: object) -> None:
     [
         ("ssd", "size_bytes", "1GiB", "ssd.path"),
         ("ssd", "threads", 8, "ssd.path"),
+        ("ssd", "min_free_bytes", "1GiB", "ssd.path"),
         ("redis", "timeout_s", 1.0, "redis.url"),
         ("redis", "ca_file", "/ca.pem", "redis.url"),
         ("lmcache", "capacity_bytes", "1GiB", "lmcache.url"),

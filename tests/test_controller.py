@@ -40,10 +40,11 @@ class World:
             tokens = 64 * (step % 8 + 1)
             curve.observe(new_tokens=tokens, pairs=tokens * tokens / 2, seconds=tokens / 10_000)
         self.missing = missing
+        self.predictor = HierarchicalWaitPredictor()
         deps = Deps(
             costs=CostModel(curve, LinkSpeed(1e9), LinkSpeed(1e9)),
             footprint=KvFootprint((KvGroup(BYTES_PER_TOKEN),)),
-            predictor=HierarchicalWaitPredictor(),
+            predictor=self.predictor,
             policy=POLICIES[parsed.policy](),
             ledger=self.ledger,
             recorder=self.recorder,
@@ -367,3 +368,18 @@ def test_what_dram_evicts_of_a_pause_that_still_has_its_blocks_changes_nothing()
     world.controller.note_evicted(chain(*range(20)))
     world.controller.settle_evicted()
     assert world.records("redecide") == []
+
+
+@pytest.mark.parametrize("moment", ["tidy", "close"])
+def test_a_wait_is_learnt_after_the_first_token_but_surely(moment: str) -> None:
+    world = World()
+    world.turn("a", range(4), TurnTag(tool="bash", command="pytest"))
+    world.clock.advance(2.0)
+    world.controller.turn_arrived(
+        "next", name="a", scope="", hashes=chain(*range(4)), prompt_tokens=64, tag=EMPTY_TAG
+    )
+    world.controller.turn_scheduled("next", gpu_hit_tokens=64, dram_hit_tokens=0)
+    world.controller.end_overdue()
+    assert world.predictor.num_observed == 0, "a step's end comes before its tokens go out"
+    getattr(world.controller, moment)()
+    assert world.predictor.num_observed == 1

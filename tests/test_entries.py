@@ -47,6 +47,17 @@ def test_a_second_decision_tells_its_age() -> None:
     assert record["age_s"] == 5.0 and record["pause_id"] == world.records("pause")[0]["pause_id"]
 
 
+def test_a_resume_tells_the_tool_as_it_is_known_by_then() -> None:
+    world = World()
+    world.turn("a", range(20))
+    session = next(iter(world.controller.sessions))
+    world.controller.retag(session, TurnTag(tool="bash", command="pytest -q"))
+    world.turn("a", range(21))
+    assert world.records("pause")[0]["tool"] is None
+    [record] = world.records("resume")
+    assert (record["tool"], record["command_class"]) == ("bash", "pytest/test")
+
+
 def test_a_command_is_told_by_its_class_only() -> None:
     world = World()
     world.turn("a", range(20), SECRET)

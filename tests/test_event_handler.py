@@ -152,8 +152,8 @@ def test_the_first_resume_ends_the_wait(paused: Told, monkeypatch: pytest.Monkey
 def test_a_new_pause_after_a_resume_is_waited_for_again(paused: Told) -> None:
     paused.say("resume")
     assert paused.pause().tool_done_s is not None
-    paused.say("pause", tool="bash")
-    assert paused.pause().tool_done_s is None
+    paused.say("pause")  # With the same tag as before: it is not decided anew.
+    assert paused.pause().tool_done_s is None and not paused.controller.pauses.next_done(9)
 
 
 def test_a_resume_while_the_turn_runs_changes_nothing() -> None:

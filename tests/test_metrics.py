@@ -11,6 +11,7 @@ def test_the_exported_names_and_labels_are_pinned() -> None:
         "agentkv:decisions": ("action",),
         "agentkv:decided_bytes": ("action",),
         "agentkv:resume_wait_seconds": ("tier",),
+        "agentkv:resume_ttft_seconds": ("source",),
         "agentkv:prefix_tokens": ("session", "found"),
         "agentkv:forecasts": ("outcome",),
         "agentkv:resumes": ("tier",),

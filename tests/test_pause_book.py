@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from agentkv.events import EMPTY_TAG
-from agentkv.pause_book import OpenPause, PauseBook
-from agentkv.sessions import Pause, Session, SessionKey
+from agentkv.pause_book import PauseBook
+from agentkv.policy import Action, Decision
+from agentkv.sessions import OpenPause, Pause, Session, SessionKey
 
 
 def opened(book: PauseBook, name: str, started_s: float = 0.0) -> tuple[Session, Pause]:
@@ -53,16 +54,19 @@ def test_what_comes_back_after_the_pause_closed_is_no_open_pause() -> None:
     assert not book.kept() and not book.away()
 
 
-def test_a_session_that_ended_otherwise_is_dropped_when_it_is_met() -> None:
+def test_nothing_is_left_of_a_closed_one() -> None:
     book = PauseBook()
-    kept, _ = opened(book, "kept")
-    away, pause = opened(book, "away")
-    book.give_up(away, pause)
-    book.rob(away, 0.0)
-    kept.pause = away.pause = None
-    book.drop_stale()
-    assert not book._kept and not book._away
-    assert book.take_robbed() == []
+    session, pause = opened(book, "away")
+    pause.decision = Decision(Action.HOLD, "")
+    pause.tool_done_s = 1.0
+    book.note_done(session)
+    book.give_up(session, pause)
+    book.rob(session, 0.0)
+    session.pause = None
+    book.close(session)
+    session.pause = pause
+    assert book.take_robbed() == book.take_timed() == book.next_done(9) == book.next_away(9) == []
+    assert len(book.table.rows()) == 0
 
 
 def test_each_lease_ends_once_in_the_order_in_which_they_began() -> None:

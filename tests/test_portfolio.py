@@ -87,10 +87,12 @@ def test_a_prefetch_displaces_only_what_is_worth_much_less() -> None:
         assert session.pause is not None
         world.controller.pauses.give_up(session, session.pause)
         world.controller.pauses.take_back(session)
-    assert "late" in _names(list(world.controller.later_returns(now_s + 2.0, besides=soon)))
+    assert "late" in _names(
+        list(world.controller.portfolio.later_returns(now_s + 2.0, besides=soon))
+    )
     world = _crowded("expected_cost")
     (late,) = [s for s in world.controller.sessions if s.key.name == "late"]
-    assert _names(list(world.controller.later_returns(now_s, besides=late))) == []
+    assert _names(list(world.controller.portfolio.later_returns(now_s, besides=late))) == []
 
 
 def test_dram_drops_the_copy_that_is_worth_least_not_the_oldest() -> None:
@@ -116,7 +118,7 @@ def test_one_whose_tool_is_done_displaces_whatever_returns_later() -> None:
     assert late.pause is not None
     now_s = world.clock.monotonic_s()
     late.pause.tool_done_s = now_s
-    assert "soon" in _names(list(world.controller.later_returns(now_s, besides=late)))
+    assert "soon" in _names(list(world.controller.portfolio.later_returns(now_s, besides=late)))
 
 
 @pytest.mark.parametrize("how", ["returned", "ended"])

@@ -13,7 +13,7 @@ from agentkv.cost_model import prefetch_start_s
 from agentkv.events import EMPTY_TAG
 from agentkv.metrics import Recorder
 from agentkv.predict import HierarchicalWaitPredictor
-from agentkv.prefetch import AwayPause, PrefetchBook, Trigger, choose, next_start_s
+from agentkv.prefetch import AwayPause, PrefetchBook, Rests, Trigger, Wanted, choose
 from agentkv.sessions import Pause, Session, SessionKey, Turn
 
 
@@ -125,16 +125,6 @@ def test_learnt_waits_of_8_to_12_s_start_a_load_of_3_s_between_5_and_8_s() -> No
         predictor.observe("slowtool", None, 8.0 + 4.0 * (i % 41) / 40)
     start_s = prefetch_start_s(predictor.estimate("slowtool", None).p10_s, 3.0)
     assert 4.5 <= start_s <= 8.0 and start_s + 3.0 <= 10.0
-
-
-def test_the_clock_is_asked_for_when_the_first_of_them_is_due() -> None:
-    assert next_start_s([away("a", start_in_s=9), away("b", start_in_s=4)]) == 4
-    assert next_start_s([away("a", start_in_s=9), away("b", start_in_s=-4)]) == 0
-
-
-def test_time_changes_nothing_for_who_is_done_or_was_brought() -> None:
-    assert next_start_s([]) is None
-    assert next_start_s([away("a", is_tool_done=True), away("b", was_brought=True)]) is None
 
 
 # --- outcomes ---
@@ -297,3 +287,21 @@ def test_with_dram_short_a_prediction_displaces_nobody_but_a_finished_tool_does(
         for wanted in choose([due, done], room_blocks=0, is_dram_short=True)
     ]
     assert names == [("done", Trigger.RESUME)]
+
+
+@pytest.mark.parametrize(("trigger", "rest_s"), [(Trigger.RESUME, 0.1), (Trigger.PREDICTED, 1.0)])
+def test_who_found_no_room_rests_until_there_is_news(trigger: Trigger, rest_s: float) -> None:
+    waiting, other = session("waiting"), session("other")
+    pause, rests = waiting.pause, Rests()
+    assert pause is not None and other.pause is not None
+    pause.tool_done_s = 5.0 if trigger is Trigger.RESUME else None
+    rests.begin(Wanted(waiting, trigger), 10.0)
+    assert rests.hold_back(waiting, pause, 10.0 + 0.9 * rest_s)
+    assert not rests.hold_back(waiting, pause, 10.0 + rest_s)
+    assert not rests.hold_back(other, other.pause, 10.0)
+    pause.tool_done_s = 10.01
+    assert not rests.hold_back(waiting, pause, 10.02), "the client says: now"
+    rests.begin(Wanted(waiting, Trigger.RESUME), 10.03)
+    assert rests.hold_back(waiting, pause, 10.04), "that was tried, too"
+    rests.clear()
+    assert not rests.hold_back(waiting, pause, 10.04)

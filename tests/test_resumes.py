@@ -10,8 +10,24 @@ from agentkv import metrics
 from agentkv.events import TurnTag
 from agentkv.policy import Action
 from agentkv.resumes import action_of
+from agentkv.sessions import Turn
 from tests.test_controller import BLOCK, World
 from tests.test_prefix_tree import chain
+
+
+def arrive(world: World, blocks: range) -> Turn:
+    """A turn of "a" whose prompt is these blocks."""
+    hashes = chain(*blocks)
+    return world.controller.turn_arrived(
+        "r", name="a", scope="", hashes=hashes, prompt_tokens=len(hashes) * BLOCK, tag=TurnTag()
+    )
+
+
+def schedule(world: World, *, gpu: int = 0, dram: int = 0) -> str | None:
+    """It gets its blocks, so many of them found."""
+    return world.controller.turn_scheduled(
+        "r", gpu_hit_tokens=gpu * BLOCK, dram_hit_tokens=dram * BLOCK
+    )
 
 
 def sources(world: World) -> dict[str, float]:
@@ -38,6 +54,36 @@ def test_every_prompt_token_of_a_resumed_turn_has_one_source(
     [record] = world.records("resume")
     assert record["tier"] == tier and record["recomputed_tokens"] == recomputed * BLOCK
     assert sum(sources(world).values()) == 12 * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dram", "ssd", "source"),
+    [
+        (10, 0, 0, "gpu"),
+        (4, 0, 0, "recomputed"),
+        (4, 6, 0, "dram"),
+        (4, 6, 5, "ssd"),
+        (4, 6, 2, "gpu"),
+        (0, 0, 0, "recomputed"),
+    ],
+)
+def test_a_resumed_turn_has_the_source_of_most_of_what_was_known(
+    gpu: int, dram: int, ssd: int, source: str
+) -> None:
+    world = World()
+    world.turn("a", range(10))
+    arrive(world, range(40)).promoted["ssd"] = ssd * BLOCK
+    assert schedule(world, gpu=gpu, dram=dram) == source
+
+
+def test_a_turn_that_goes_on_from_nothing_says_so_and_a_first_one_resumes_nothing() -> None:
+    world = World()
+    arrive(world, range(10))
+    assert schedule(world, gpu=3) is None
+    world.controller.turn_finished("r", hashes=chain(*range(10)), num_tokens=10 * BLOCK)
+    arrive(world, range(50, 60))
+    assert schedule(world) == "new"
+    assert schedule(world) is None, "it has its blocks already"
 
 
 def test_a_first_turn_resumes_nothing() -> None:
@@ -165,13 +211,10 @@ def test_the_wait_ends_when_the_turn_arrives_not_when_it_gets_its_blocks() -> No
     world.press()
     world.turn("a", range(BLOCKS))
     world.clock.advance(2)
-    hashes = chain(*range(BLOCKS + 1))
-    world.controller.turn_arrived(
-        "r", name="a", scope="", hashes=hashes, prompt_tokens=TOKENS + BLOCK, tag=TurnTag()
-    )
+    arrive(world, range(BLOCKS + 1))
     world.clock.advance(8)
     world.press()
-    world.controller.turn_scheduled("r", gpu_hit_tokens=TOKENS, dram_hit_tokens=0)
+    schedule(world, gpu=BLOCKS)
     [record] = world.records("resume")
     assert record["wait_s"] == 2 and record["cost_s"] == pytest.approx(2.0)
 
@@ -184,11 +227,7 @@ def test_kv_that_came_up_from_a_tier_below_cost_its_way_up() -> None:
     assert session.pause is not None
     session.pause.slow_s = 0.5
     world.clock.advance(600)
-    hashes = chain(*range(BLOCKS + 1))
-    turn = world.controller.turn_arrived(
-        "r", name="a", scope="", hashes=hashes, prompt_tokens=TOKENS + BLOCK, tag=TurnTag()
-    )
-    turn.promoted["ssd"] = TOKENS
-    world.controller.turn_scheduled("r", gpu_hit_tokens=0, dram_hit_tokens=TOKENS)
+    arrive(world, range(BLOCKS + 1)).promoted["ssd"] = TOKENS
+    schedule(world, dram=BLOCKS)
     [record] = world.records("resume")
     assert record["tier"] == "ssd" and record["cost_s"] == pytest.approx(RELOAD_S + 0.5, rel=0.01)

@@ -138,3 +138,33 @@ def test_the_engines_state_names_no_session() -> None:
         "pool_blocks": 99,
         "free_blocks": 7,
     }
+
+
+def feed(world: Told, **query: object) -> list[dict[str, object]]:
+    found = ledger_of(world.ledger, LedgerQuery.model_validate(query))
+    return list(json.loads(ControlReply(id="m", ledger=found).model_dump_json())["ledger"])
+
+
+def test_the_feed_tells_what_happened_since_then_in_all_sessions_of_the_tenant() -> None:
+    world = Told()
+    world.turn("a", range(10), SECRET)
+    world.arrive("r", "b", range(5), scope="one", tag=SECRET)
+    world.finish("r", range(5))
+    since_s = world.clock.wall_s()
+    world.clock.advance(4)
+    world.turn("a", range(12), TurnTag(last_turn=True))
+    world.turn("c", range(30, 40), TurnTag(tool="x" * 4096))
+    told = feed(world)
+    assert [(each["kind"], each["session_id"]) for each in told] == [
+        ("pause", "a"),
+        ("resume", "a"),
+        ("end", "a"),
+        ("pause", "c"),
+    ]
+    assert told[0]["tool"] == "bash" and told[0]["estimate_p50_s"]
+    assert told[1]["wait_s"] == 4 and "regret_s" in told[1]
+    assert "s3cret" not in json.dumps(told) and len(json.dumps(told)) < 3000
+    assert feed(world, since_s=since_s) == told[1:]
+    assert feed(world, limit=1) == told[-1:]
+    assert [each["session_id"] for each in feed(world, scope="one")] == ["b"]
+    assert feed(world, scope="two") == []

@@ -36,7 +36,8 @@ class PauseView:
     after `age_s`. `recompute_s` and `reload_s` are the delays of the next turn if the KV is gone
     from the pool; `store_s` is 0 if DRAM has it already. `dram_bytes_missing` are neither in DRAM
     nor storable there. `pressure` in 0..1 is for the reader; `prices` already carry it.
-    `running_bytes`: KV of the turns that a recompute would delay.
+    `running_bytes`: KV of the turns that a recompute would delay. `share_back`: of sessions of
+    which no more is known than of this one, the share that came back at all.
     """
 
     now_s: float
@@ -57,6 +58,7 @@ class PauseView:
     previous_action: Action | None = None
     stall_s: float = 0.0
     running_bytes: int = 0
+    share_back: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

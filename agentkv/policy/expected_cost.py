@@ -84,7 +84,7 @@ class _Plan(NamedTuple):
 
 
 def _worth(view: PauseView, release: Release, outlook: Outlook) -> _Worth:
-    density = release.loss_s / max(1, view.kv_bytes)
+    density = view.share_back * release.loss_s / max(1, view.kv_bytes)
     rate, fading = mixed_rate(outlook, view.age_s, trust(view.wait.confidence))
     copy_factor = max(1.0, release.recompute_s / release.loss_s)
     return _Worth(density * rate, density * rate_by_age(view.age_s), fading, copy_factor)

@@ -1,9 +1,9 @@
 """Whose KV goes first when pauses compete for the same memory. Pure.
 
-What: `give_up_order`, from what is known of the pauses to the order in which they give way.
+What: `give_up_keys`, from what is known of the pauses to the order in which they give way.
 Why here: the controller and the simulator must rank alike. A worth is as of when it was decided; in
 between it fades, so that a pause that was looked at long ago does not seem as fresh as then.
-Where: `Controller.by_give_up_rank`.
+Where: `agentkv.portfolio`, and the tiers of `agentkv.sim`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from agentkv.policy.base import Action, Decision
 from agentkv.policy.keep_value import AGE_FLOOR_S
 
-_ACTION_RANK = {Action.RECOMPUTE: 0, Action.SWAP: 1, Action.HOLD: 2}
+ACTION_RANK = {Action.RECOMPUTE: 0, Action.SWAP: 1, Action.HOLD: 2}
 _OLD_SHARE, _OLD_S = 1.25, 0.05
 
 
@@ -41,14 +41,6 @@ class Candidate:
         return worth_of(self.decision, decided_age_s=decided_age_s, age_s=now_s - self.started_s)
 
 
-def give_up_order(
-    candidates: Sequence[Candidate], now_s: float, *, is_prediction_trusted: bool = True
-) -> list[int]:
-    """Indices of the candidates, the first to give way first; equal ones stay in their order."""
-    keys = give_up_keys(candidates, now_s, is_prediction_trusted=is_prediction_trusted)
-    return sorted(range(len(candidates)), key=keys.__getitem__)
-
-
 def drop_keys(candidates: Sequence[Candidate], now_s: float) -> list[float]:
     """What the copies in DRAM are worth, by prediction: the lower, the sooner to be dropped."""
     return [each.worth(copy_worth_now, now_s) for each in candidates]
@@ -57,7 +49,7 @@ def drop_keys(candidates: Sequence[Candidate], now_s: float) -> list[float]:
 def give_up_keys(
     candidates: Sequence[Candidate], now_s: float, *, is_prediction_trusted: bool = True
 ) -> list[Key]:
-    """What `give_up_order` sorts by: the lower, the sooner to give way.
+    """The lower, the sooner to give way.
 
     By worth: what no turn will need, then what is worth least per byte and second, last those whose
     tool is done. Where a policy gives no worth: recompute, swap, hold; within each the latest
@@ -123,4 +115,4 @@ def _key_by_worth(each: Candidate, now_s: float, is_trusted: bool) -> Key:
 
 def _key_by_return(each: Candidate, now_s: float) -> Key:
     expected_s = now_s if each.is_tool_done else max(each.returns_at_s, now_s)
-    return _ACTION_RANK[each.decision.action], -expected_s, 0.0
+    return ACTION_RANK[each.decision.action], -expected_s, 0.0

@@ -12,10 +12,20 @@ from agentkv.policy.fixed_ttl import FixedTtlPolicy
 from agentkv.policy.infercept import InferCeptPolicy
 from agentkv.policy.lru import LruPolicy
 from agentkv.policy.progress_ttl import ProgressTtlPolicy, utility_s
-from agentkv.policy.ranking import Candidate, give_up_order
+from agentkv.policy.ranking import Candidate
 from agentkv.policy.thunderagent import ThunderAgentPolicy, weight
 
-from .views import RECOMPUTE_S, RELOAD_S, VIEW, lognormal, make_view, quantiles, under, wait_of
+from .views import (
+    RECOMPUTE_S,
+    RELOAD_S,
+    VIEW,
+    give_up_order,
+    lognormal,
+    make_view,
+    quantiles,
+    under,
+    wait_of,
+)
 
 
 def test_lru_keeps_everything_and_what_was_free_longest_goes_first() -> None:

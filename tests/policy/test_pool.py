@@ -17,10 +17,10 @@ import pytest
 from agentkv.policy.base import Decision, PauseView
 from agentkv.policy.benefit import RankingBenefit
 from agentkv.policy.expected_cost import ExpectedCostPolicy
-from agentkv.policy.ranking import Candidate, give_up_order, is_due
+from agentkv.policy.ranking import Candidate, is_due
 from agentkv.predict import WaitEstimate
 
-from .views import lognormal, make_view, pareto, wait_of
+from .views import give_up_order, lognormal, make_view, pareto, wait_of
 
 NUM_SESSIONS, ROOM, NUM_RETURNS = 24, 8, 1000
 KV_BYTES = 10**9

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from agentkv.policy import Action, Decision
 from agentkv.policy.expected_cost import ExpectedCostPolicy
 from agentkv.policy.lru import LruPolicy
-from agentkv.policy.ranking import Candidate, give_up_order, is_due, worth_by_age, worth_now
+from agentkv.policy.ranking import Candidate, is_due, worth_by_age, worth_now
 
-from .views import lognormal, make_view, pareto, wait_of
+from .views import give_up_order, lognormal, make_view, pareto, wait_of
 
 NOW_S = 1000.0
 

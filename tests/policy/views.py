@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkv.cost_model import Prices
 from agentkv.policy import PauseView
+from agentkv.policy.ranking import Candidate, give_up_keys
 from agentkv.predict import WaitEstimate
 from agentkv.predict.curve import WaitCurve
 
@@ -106,3 +107,11 @@ NO_SWAP_PAYS: list[tuple[dict[str, Any], str]] = [
     ({"reload_s": math.inf}, "DRAM cannot take it"),
 ]
 """Changes of a view that make letting go a recompute, and the words that say why."""
+
+
+def give_up_order(
+    candidates: Sequence[Candidate], now_s: float, *, is_prediction_trusted: bool = True
+) -> list[int]:
+    """Indices of the candidates, the first to give way first; equal ones stay in their order."""
+    keys = give_up_keys(candidates, now_s, is_prediction_trusted=is_prediction_trusted)
+    return sorted(range(len(candidates)), key=keys.__getitem__)
