@@ -3,13 +3,16 @@
 What: the hints about sessions, tools and retention that clients, gateways and research systems
 send, each row with the place of its objects and the meaning of their keys. Why: nobody tags for
 one more project. Where: read by `dialects`. A new dialect is one more row.
+
+Wishes to keep KV, for some time or before other KV, are counted and not followed. Nothing is given
+up while nobody needs its room. When somebody does, a wish that costs nothing is everybody's:
+clients put the same time on every request, and no two dialects share a scale of priorities.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +21,11 @@ from agentkv.signals import MAX_SECONDS, MAX_TEXT_CHARS
 
 Json = Mapping[str, Any]
 Parser = Callable[[Any], Any]
+Meaning = tuple[str, Parser]
+"""A field of `Hints`, and how its value is read; the parser gives None for what it cannot read."""
+
+WISH: Final[Meaning] = ("", str)
+"""Of a key that is counted and not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class Dialect:
 
     name: str
     find: Callable[[Json], Iterator[Json]]
-    keys: Mapping[str, tuple[str, Parser] | None]
+    keys: Mapping[str, Meaning | None]
     is_shared: bool = False
 
 
@@ -108,7 +116,7 @@ def _cache_controls(body: Json) -> Iterator[Json]:
     for block in blocks:
         control = block.get("cache_control") if isinstance(block, dict) else None
         if isinstance(control, dict):
-            yield {"ttl": "5m", **control}  # what a breakpoint without one means
+            yield control
 
 
 def _last(items: object) -> list[Any]:
@@ -132,38 +140,14 @@ def _id(value: Any) -> Any:
     )
 
 
-def _number(value: Any) -> float | None:
+def _seconds(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        number = float(value)
+        seconds = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
-
-
-def _seconds(value: Any) -> float | None:
-    number = _number(value)
-    return min(number, MAX_SECONDS) if number is not None and number >= 0 else None
-
-
-def _milliseconds(value: Any) -> float | None:
-    seconds = _seconds(value)
-    return seconds / 1000 if seconds is not None else None
-
-
-_SPAN = re.compile(r"(\d{1,9})(s|m|h|d)")
-_UNIT_TO_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def _span(value: Any) -> float | None:
-    """Seconds, or a number with a unit: 5m, 1h, 24h."""
-    match = _SPAN.fullmatch(value) if isinstance(value, str) else None
-    return _seconds(float(match[1]) * _UNIT_TO_S[match[2]]) if match else _seconds(value)
-
-
-def _openai_retention(value: Any) -> float | None:
-    return 300.0 if value in ("in_memory", "in-memory") else _span(value)
+    return min(seconds, MAX_SECONDS) if math.isfinite(seconds) and seconds >= 0 else None
 
 
 def _flag(value: Any) -> bool | None:
@@ -176,10 +160,12 @@ def _is_close(value: Any) -> bool | None:
     return {"close": True, "open": False}.get(value) if isinstance(value, str) else None
 
 
-_SESSION, _PARENT = ("session_id", _id), ("parent", _id)
+_SESSION = ("session_id", _id)
 _TOOL, _LAST_TURN = ("tool", _text), ("last_turn", _flag)
-_KEEP_S, _KEEP_MS, _KEEP_SPAN = ("keep_s", _seconds), ("keep_s", _milliseconds), ("keep_s", _span)
-_PRIORITY = ("priority", _number)
+
+
+def _wishes(*keys: str) -> dict[str, Meaning]:
+    return dict.fromkeys(keys, WISH)
 
 
 def _unused(*keys: str) -> dict[str, None]:
@@ -203,7 +189,7 @@ DIALECTS: Final = (
         _tokencake,
         {
             "lifecycle_id": _SESSION,
-            "importance": _PRIORITY,
+            **_wishes("importance"),
             **_unused("agent_type", "offload_eligible", "reusable_prefix"),
         },
     ),
@@ -213,8 +199,14 @@ DIALECTS: Final = (
         {
             "program_id": _SESSION,
             "session_id": _SESSION,
-            "parent_program_id": _PARENT,
-            **_unused("task_id", "agent_id", "blocks_parent", "expected_resume", "agent_role"),
+            **_unused(
+                "parent_program_id",
+                "task_id",
+                "agent_id",
+                "blocks_parent",
+                "expected_resume",
+                "agent_role",
+            ),
             **_unused("spawn_reason"),
         },
     ),
@@ -226,44 +218,43 @@ DIALECTS: Final = (
         _at("nvext", "agent_context"),
         {
             "session_id": _SESSION,
-            "parent_session_id": _PARENT,
             "session_final": _LAST_TURN,
+            **_unused("parent_session_id"),
         },
     ),
     Dialect(
         "dynamo/session_control",
         _at("nvext", "session_control"),
-        {"session_id": _SESSION, "action": ("last_turn", _is_close), "timeout": _KEEP_S},
+        {"session_id": _SESSION, "action": ("last_turn", _is_close), **_wishes("timeout")},
     ),
     Dialect(
         "dynamo/agent_hints",
         _at("nvext", "agent_hints"),
         {
             "prefix_id": _SESSION,  # of the NeMo Agent Toolkit, as are the last three
-            "priority": _PRIORITY,
-            **_unused("strict_priority", "osl", "speculative_prefill"),
+            **_wishes("priority", "strict_priority"),
+            **_unused("osl", "speculative_prefill"),
             **_unused("total_requests", "iat", "latency_sensitivity"),
         },
     ),
     Dialect(
         "dynamo/cache_control",
         _at("nvext", "cache_control"),
-        {"ttl": _KEEP_SPAN, **_unused("type")},
+        {**_wishes("ttl"), **_unused("type")},
     ),
     Dialect(
         "verl",
         _at("kv_transfer_params", "agent_hint"),
         {
             "trajectory_id": _SESSION,
-            "kv_priority": _PRIORITY,
-            # A lease ends at a time of the client's clock, which need not be ours.
-            **_unused("schema_version", "lease_until", "tools_available"),
+            **_wishes("kv_priority", "lease_until"),
+            **_unused("schema_version", "tools_available"),
         },
     ),
     Dialect(
         "evoke",
         _at("kv_transfer_params", "evoke"),
-        {"evoke_session": _SESSION, "priority": _PRIORITY, **_unused("source_type")},
+        {"evoke_session": _SESSION, **_wishes("priority"), **_unused("source_type")},
     ),
     Dialect(
         "infercept",
@@ -277,17 +268,14 @@ DIALECTS: Final = (
     Dialect(
         "lmcache",
         _at("kv_transfer_params"),
-        {"lmcache_retention_ttl_sec": _KEEP_S},
+        _wishes("lmcache_retention_ttl_sec"),
         is_shared=True,
     ),
     Dialect(
         "vllm/kv_hints",
         _kv_hint_payloads,
         {
-            "ttl_seconds": _KEEP_S,
-            "duration": _KEEP_S,
-            "priority": _PRIORITY,
-            "value": _PRIORITY,
+            **_wishes("ttl_seconds", "duration", "priority", "value"),
             **_unused("scope", "start", "end", "covers_output"),
             **_unused("target", "location", "claim_id", "revision"),
         },
@@ -295,26 +283,24 @@ DIALECTS: Final = (
     Dialect(
         "vllm/retention_directives",
         _retention_directives,
-        {"duration": _KEEP_S, "priority": _PRIORITY, **_unused("start", "end")},
+        {**_wishes("duration", "priority"), **_unused("start", "end")},
     ),
     Dialect(
         "trt-llm",
         _trt_llm_configs,
         {
-            "duration_ms": _KEEP_MS,
-            "decode_duration_ms": _KEEP_MS,
-            "priority": _PRIORITY,
-            "decode_retention_priority": _PRIORITY,
+            **_wishes("duration_ms", "decode_duration_ms"),
+            **_wishes("priority", "decode_retention_priority"),
             **_unused("token_start", "token_end"),
         },
     ),
     Dialect(
-        "anthropic/cache_control", _cache_controls, {"ttl": _KEEP_SPAN, **_unused("type", "scope")}
+        "anthropic/cache_control", _cache_controls, {**_wishes("ttl"), **_unused("type", "scope")}
     ),
     Dialect(
         "openai/prompt_cache",
         _at(),
-        {"prompt_cache_retention": ("keep_s", _openai_retention), **_unused("prompt_cache_key")},
+        {**_wishes("prompt_cache_retention"), **_unused("prompt_cache_key")},
         is_shared=True,
     ),
 )

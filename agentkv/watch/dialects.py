@@ -13,29 +13,34 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agentkv.events import TAG_KEY, read_tag
-from agentkv.watch.dialect_table import DIALECTS, Dialect, Json, Parser, encodable, object_of
+from agentkv.watch.dialect_table import (
+    DIALECTS,
+    WISH,
+    Dialect,
+    Json,
+    Meaning,
+    encodable,
+    object_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
     """What the tags of one request say.
 
-    `keep_s`: how long the client asks its KV to be kept; a wish, and no promise of ours. `priority`
-    is in the dialect's own scale. `seen`: the rows of the table that the request spoke. `ignored`:
-    keys of theirs that are unknown, or whose value was not understood.
+    `seen`: the rows of the table that the request spoke. `ignored`: keys of theirs that are
+    unknown, or whose value was not understood. `wishes`: those that are not followed.
     """
 
     session_id: str | None = None
-    parent: str | None = None
     tool: str | None = None
     command: str | None = None
     expected_wait_s: float | None = None
     timeout_s: float | None = None
-    keep_s: float | None = None
-    priority: float | None = None
     last_turn: bool = False
     seen: tuple[str, ...] = ()
     ignored: int = 0
+    wishes: int = 0
 
 
 HEADER_PREFIX: Final = "x-agentkv-"
@@ -52,7 +57,12 @@ def read_dialects(body: Json | None, headers: Mapping[str, str]) -> Hints:
         reading.add_own(name, carried)
     for dialect in DIALECTS:
         reading.add(dialect, body)
-    return Hints(**reading.values, seen=tuple(reading.seen), ignored=reading.num_ignored)
+    return Hints(
+        **reading.values,
+        seen=tuple(reading.seen),
+        ignored=reading.num_ignored,
+        wishes=reading.num_wishes,
+    )
 
 
 @dataclass(slots=True)
@@ -62,6 +72,7 @@ class _Reading:
     values: dict[str, Any] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
     num_ignored: int = 0
+    num_wishes: int = 0
 
     def add_own(self, name: str, carried: Json) -> None:
         tag, problems = read_tag(carried, carried)
@@ -88,15 +99,14 @@ class _Reading:
             self.seen.append(dialect.name)
         self.values = {**said, **self.values}
 
-    def _read(self, meaning: tuple[str, Parser] | None, value: Any, said: dict[str, Any]) -> None:
-        if meaning is None or value is None:
+    def _read(self, meaning: Meaning | None, value: Any, said: dict[str, Any]) -> None:
+        self.num_wishes += meaning is WISH
+        if meaning is None or meaning is WISH or value is None:
             return
         name, parse = meaning
         parsed = parse(value)
         if parsed is None:
             self.num_ignored += 1
-        elif name == "keep_s":
-            said[name] = max(parsed, said.get(name, 0.0))  # the longest of several directives
         else:
             said.setdefault(name, parsed)
 

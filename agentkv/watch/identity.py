@@ -30,36 +30,29 @@ class Identity:
 
     name: str
     source: str
-    parent: str | None = None
     is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """Headers of one client; `agent` and `parent_agent` are ids within the session."""
+    """Headers of one client; `agent` is an id within the session."""
 
     session: str
-    parent: str | None = None
     agent: str | None = None
-    parent_agent: str | None = None
 
 
 _FINAL_HEADER = "x-dynamo-session-final"
 
 _CLIENTS = (
-    _Client("x-dynamo-session-id", parent="x-dynamo-parent-session-id"),
-    _Client(
-        "x-claude-code-session-id",
-        agent="x-claude-code-agent-id",
-        parent_agent="x-claude-code-parent-agent-id",
-    ),
-    _Client("thread-id", parent="x-codex-parent-thread-id"),  # Codex: a thread is one agent
-    _Client("session-id", parent="x-codex-parent-thread-id"),  # Codex, until it sent thread-id
+    _Client("x-dynamo-session-id"),
+    _Client("x-claude-code-session-id", agent="x-claude-code-agent-id"),
+    _Client("thread-id"),  # Codex: a thread is one agent
+    _Client("session-id"),  # Codex, until it sent thread-id
     _Client("session_id"),  # Codex in 2025
     _Client("conversation_id"),  # Codex before that
-    _Client("x-deepseek-harness-session-id", parent="x-deepseek-harness-parent-session-id"),
-    _Client("x-opencode-session", parent="x-parent-session-id"),
-    _Client("x-session-affinity", parent="x-parent-session-id"),  # OpenCode, with X-Session-Id
+    _Client("x-deepseek-harness-session-id"),
+    _Client("x-opencode-session"),
+    _Client("x-session-affinity"),  # OpenCode, with X-Session-Id
 )
 
 
@@ -74,11 +67,11 @@ def session_of(headers: Mapping[str, str], body: Mapping[str, Any] | None) -> Id
     found = _vllms_own(sent, body) or _from_headers(sent) or _from_body(body)
     if found is None:
         return None
-    name, source, parent = found
-    return Identity(name, source, parent if parent != name else None, is_final)
+    name, source = found
+    return Identity(name, source, is_final)
 
 
-_Found = tuple[str, str, str | None]
+_Found = tuple[str, str]
 
 
 def _vllms_own(sent: Mapping[str, str], body: Mapping[str, Any]) -> _Found | None:
@@ -89,7 +82,7 @@ def _vllms_own(sent: Mapping[str, str], body: Mapping[str, Any]) -> _Found | Non
     ):
         name = _name(value)
         if name is not None:
-            return name, source, _name(sent.get("x-parent-session-id"))
+            return name, source
     return None
 
 
@@ -100,11 +93,9 @@ def _from_headers(sent: Mapping[str, str]) -> _Found | None:
             continue
         agent = _name(sent.get(client.agent)) if client.agent else None
         if agent is None:
-            return session, client.session, _name(sent.get(client.parent or ""))
-        parent_agent = _name(sent.get(client.parent_agent or ""))
-        parent = f"{session}/{parent_agent}" if parent_agent else session
+            return session, client.session
         name = _name(f"{session}/{agent}")
-        return (name, client.agent or "", parent) if name else None
+        return (name, client.agent or "") if name else None
     return None
 
 
@@ -112,7 +103,7 @@ def _from_body(body: Mapping[str, Any]) -> _Found | None:
     for source, read in _BODY_FIELDS.items():
         name = _name(read(body))
         if name is not None:
-            return name, source, None
+            return name, source
     return None
 
 

@@ -29,7 +29,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
     ),
     "tokencake": (
         {"vllm_xargs": {"tokencake.lifecycle_id": "tc-1", "tokencake.importance": 0.5}},
-        Hints(session_id="tc-1", priority=0.5),
+        Hints(session_id="tc-1", wishes=1),
     ),
     "agentinfer": (
         {
@@ -39,24 +39,24 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
                 )
             }
         },
-        Hints(session_id="p", parent="p0"),
+        Hints(session_id="p"),
     ),
     "thunderagent": ({"program_id": "p", "docker_ids": ["d"]}, Hints(session_id="p")),
     "dynamo/agent_context": (
         {"nvext": {"agent_context": {"session_id": "s", "parent_session_id": "p"}}},
-        Hints(session_id="s", parent="p"),
+        Hints(session_id="s"),
     ),
     "dynamo/session_control": (
         {"nvext": {"session_control": {"session_id": "s", "action": "close", "timeout": 30}}},
-        Hints(session_id="s", last_turn=True, keep_s=30),
+        Hints(session_id="s", last_turn=True, wishes=1),
     ),
     "dynamo/agent_hints": (
         {"nvext": {"agent_hints": {"priority": 5, "osl": 1024, "speculative_prefill": True}}},
-        Hints(priority=5),
+        Hints(wishes=1),
     ),
     "dynamo/cache_control": (
         {"nvext": {"cache_control": {"type": "ephemeral", "ttl": "5m"}}},
-        Hints(keep_s=300),
+        Hints(wishes=1),
     ),
     "verl": (
         {
@@ -64,7 +64,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
                 "agent_hint": {"schema_version": 1, "trajectory_id": "t", "kv_priority": 2}
             }
         },
-        Hints(session_id="t", priority=2),
+        Hints(session_id="t", wishes=1),
     ),
     "evoke": (
         {"kv_transfer_params": {"evoke": {"source_type": "tool", "evoke_session": "e"}}},
@@ -76,7 +76,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
     ),
     "lmcache": (
         {"kv_transfer_params": {"lmcache_retention_ttl_sec": 90}},
-        Hints(keep_s=90),
+        Hints(wishes=1),
     ),
     "vllm/kv_hints": (
         {
@@ -96,11 +96,11 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
                 ],
             }
         },
-        Hints(keep_s=60, priority=50),
+        Hints(wishes=3),
     ),
     "vllm/retention_directives": (
         {"retention_directives": [{"start": 0, "end": None, "priority": 80, "duration": 10}]},
-        Hints(keep_s=10, priority=80),
+        Hints(wishes=2),
     ),
     "trt-llm": (
         {
@@ -111,7 +111,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
                 "decode_duration_ms": 1000,
             }
         },
-        Hints(keep_s=1.5, priority=35),
+        Hints(wishes=3),
     ),
     "anthropic/cache_control": (
         {
@@ -123,11 +123,11 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Hints]] = {
                 }
             ],
         },
-        Hints(keep_s=3600),
+        Hints(wishes=1),
     ),
     "openai/prompt_cache": (
         {"prompt_cache_retention": "24h", "prompt_cache_key": "k"},
-        Hints(keep_s=86_400),
+        Hints(wishes=1),
     ),
 }
 
@@ -204,7 +204,7 @@ def test_a_moving_breakpoint_says_the_same_each_turn() -> None:
     """A99: clients move the marker with every turn; where it is must not matter to us."""
     hints = read_dialects(marked(-1), {})
     assert hints == read_dialects(marked(-2), {})
-    assert hints.keep_s == 300  # what a marker without a span means
+    assert hints.seen == ("anthropic/cache_control",)
 
 
 def test_the_object_wins_over_the_flat_form_as_in_the_engine() -> None:
@@ -221,7 +221,7 @@ def test_our_own_tag_wins_over_others_and_fills_no_gap_of_theirs() -> None:
         "vllm_xargs": {"job_id": "theirs", "this_func_call": "pytest"},
     }
     hints = read_dialects(body, {})
-    assert (hints.session_id, hints.tool, hints.keep_s) == ("mine", "pytest", 5)
+    assert (hints.session_id, hints.tool) == ("mine", "pytest")
     assert hints.seen == ("agentkv/kv_transfer_params", "continuum", "lmcache")
 
 
@@ -229,12 +229,13 @@ def test_our_own_tag_wins_over_others_and_fills_no_gap_of_theirs() -> None:
     ("body", "ignored"),
     [
         ({"nvext": {"agent_hints": {"priority": 1, "mood": "good", "x": 1}}}, 2),
-        ({"nvext": {"agent_hints": {"priority": "high"}}}, 1),
+        ({"nvext": {"agent_hints": {"prefix_id": 7}}}, 1),
         ({"kv_transfer_params": {"agentkv": {"tol": "bash"}}}, 1),
         ({"kv_transfer_params": {"agentkv": {"timeout_s": "soon"}}}, 1),
         ({"vllm_xargs": {"job_id": 7, "anything": 1}}, 1),
-        ({"nvext": {"cache_control": {"ttl": "a while"}}}, 1),
-        ({"kv_transfer_params": {"lmcache_retention_ttl_sec": -1}}, 1),
+        ({"vllm_xargs": {"api_exec_time": "a while"}}, 1),
+        ({"vllm_xargs": {"api_exec_time": -1}}, 1),
+        ({"vllm_xargs": {"api_exec_time": True}}, 1),
         ({"nvext": {"session_control": {"action": "explode"}}}, 1),
         ({"program_id": "p" * 257}, 1),
     ],
@@ -258,12 +259,15 @@ def test_what_is_said_can_be_sent_on() -> None:
     assert tool.encode() == b"?x"
 
 
-@pytest.mark.parametrize(
-    ("ttl", "keep_s"),
-    [("5m", 300), ("1h", 3600), ("30s", 30), ("2d", 172_800), ("45", 45), (7, 7), (True, None)],
-)
-def test_spans_of_time(ttl: object, keep_s: float | None) -> None:
-    assert read_dialects({"nvext": {"cache_control": {"ttl": ttl}}}, {}).keep_s == keep_s
+@pytest.mark.parametrize("priority", [1e9, -1, "high", {}])
+def test_a_wish_to_be_kept_steers_nothing_and_is_counted(priority: object) -> None:
+    """Else whoever asks for most, on every request, would push all others out."""
+    body = {
+        "nvext": {"agent_hints": {"priority": priority}, "cache_control": {"ttl": "1h"}},
+        "kv_transfer_params": {"lmcache_retention_ttl_sec": 1e6},
+    }
+    seen = ("dynamo/agent_hints", "dynamo/cache_control", "lmcache")
+    assert read_dialects(body, {}) == Hints(seen=seen, wishes=3)
 
 
 _NAMES = sorted({key for dialect in DIALECTS for key in dialect.keys})
@@ -290,4 +294,4 @@ _HOLDERS = (
 )
 def test_requests_of_any_shape_do_not_raise(body: dict[str, Any], headers: dict[str, str]) -> None:
     hints = read_dialects(body, headers)
-    assert hints.keep_s is None or hints.keep_s >= 0
+    assert hints.expected_wait_s is None or hints.expected_wait_s >= 0

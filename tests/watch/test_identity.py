@@ -25,7 +25,7 @@ JSON_USER = f'{{"device_id":"d","account_uuid":"","session_id":"{UUID}"}}'
         ),
         (
             {"x-claude-code-session-id": UUID, "x-claude-code-agent-id": "a1f"},
-            Identity(f"{UUID}/a1f", "x-claude-code-agent-id", UUID),
+            Identity(f"{UUID}/a1f", "x-claude-code-agent-id"),
         ),
         (
             {
@@ -33,11 +33,11 @@ JSON_USER = f'{{"device_id":"d","account_uuid":"","session_id":"{UUID}"}}'
                 "x-claude-code-agent-id": "a1f",
                 "x-claude-code-parent-agent-id": "b2",
             },
-            Identity(f"{UUID}/a1f", "x-claude-code-agent-id", f"{UUID}/b2"),
+            Identity(f"{UUID}/a1f", "x-claude-code-agent-id"),
         ),
         (
             {"session-id": "root", "thread-id": "t2", "x-codex-parent-thread-id": "t1"},
-            Identity("t2", "thread-id", "t1"),
+            Identity("t2", "thread-id"),
         ),
         ({"session-id": "s"}, Identity("s", "session-id")),
         ({"session_id": "s", "conversation_id": "s"}, Identity("s", "session_id")),
@@ -45,11 +45,11 @@ JSON_USER = f'{{"device_id":"d","account_uuid":"","session_id":"{UUID}"}}'
         ({"x-opencode-session": "ses_1"}, Identity("ses_1", "x-opencode-session")),
         (
             {"x-session-affinity": "ses_1", "x-parent-session-id": "ses_0"},
-            Identity("ses_1", "x-session-affinity", "ses_0"),
+            Identity("ses_1", "x-session-affinity"),
         ),
         (
             {"x-session-affinity": "ses_1", "X-Session-Id": "ses_1", "x-parent-session-id": "p"},
-            Identity("ses_1", "x-session-id", "p"),
+            Identity("ses_1", "x-session-id"),
         ),
         (
             {"x-deepseek-harness-session-id": "d"},
@@ -62,15 +62,11 @@ JSON_USER = f'{{"device_id":"d","account_uuid":"","session_id":"{UUID}"}}'
                 "X-Dynamo-Session-Final": "True",
                 "x-claude-code-session-id": UUID,
             },
-            Identity("d", "x-dynamo-session-id", "p", is_final=True),
+            Identity("d", "x-dynamo-session-id", is_final=True),
         ),
         (
             {"x-claude-code-session-id": UUID, "x-dynamo-session-final": "1"},
             Identity(UUID, "x-claude-code-session-id", is_final=True),
-        ),
-        (
-            {"x-dynamo-session-id": "d", "x-dynamo-parent-session-id": "d"},
-            Identity("d", "x-dynamo-session-id"),
         ),
         ({"x-dynamo-session-final": "true"}, None),
         ({"x-request-id": "r", "user-agent": "claude-cli/2"}, None),
