@@ -30,12 +30,16 @@ FOUND_SHARE = 0.9  # a context counts as found from here on, as gone below the r
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Of contexts of `context_tokens`; seconds are medians of `rounds` rounds that were sound."""
+    """Of contexts of `context_tokens`; seconds are medians of `rounds` rounds that were sound.
+
+    `pool_s`: first-token time of a context whose KV is in the pool.
+    """
 
     context_tokens: int
     rounds: int
     recompute_s: float | None
     reload_s: float | None
+    pool_s: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -87,7 +91,9 @@ def calibrate(server: Server, fill: FillText, setup: Setup) -> Calibration:
     if not rounds:
         return Calibration(size, 0, None, None)
     cold_s, dram_s, local_s = np.median(np.array(rounds), axis=0)
-    return Calibration(size, len(rounds), float(cold_s - local_s), float(dram_s - local_s))
+    return Calibration(
+        size, len(rounds), float(cold_s - local_s), float(dram_s - local_s), float(local_s)
+    )
 
 
 def _ask(client: httpx.Client, text: str) -> TurnResult:

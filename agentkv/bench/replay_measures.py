@@ -19,6 +19,7 @@ from agentkv.demo.rows import recomputed_tokens
 from agentkv.demo.workload import Workload
 
 HOUR_S = 3600.0
+AT_ONCE_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ def measure(played: Played, *, block_size: int) -> dict[str, Any]:
     gaps_s = [gap for turn in replay.turns.values() for gap in turn.result.gaps_s]
     return {
         **ttft([each.turn.result.ttft_s for each in resumes]),
+        "resume_total_mean_s": _mean([each.turn.result.total_s for each in resumes]),
+        "at_once_share": at_once_share(list(replay.turns.values())),
         "itl_p50_s": _percentile(gaps_s, 50),
         "itl_p99_s": _percentile(gaps_s, 99),
         "turns_per_hour": len(replay.turns) / hours,
@@ -77,14 +80,27 @@ def ttft(times_s: Sequence[float]) -> dict[str, float | None]:
     """Percentiles and mean of the first-token times of resumed turns."""
     return {
         **{f"resume_ttft_p{level}_s": _percentile(times_s, level) for level in (50, 95, 99)},
-        "resume_ttft_mean_s": float(np.mean(times_s)) if len(times_s) else None,
+        "resume_ttft_mean_s": _mean(times_s),
     }
 
 
-def resume_times_s(replay: Replay) -> list[float]:
-    """First-token times of the turns that came back from a pause, in order of arrival."""
-    turns = sorted(replay.turns.values(), key=lambda turn: turn.start_s)
-    return [round(turn.result.ttft_s, 5) for turn in turns if turn.turn > 0]
+def at_once_share(turns: Sequence[PlayedTurn]) -> float:
+    """Answers of which the client got all tokens at once: their first was as late as their last.
+
+    On few cores the API process may not run while the engine computes.
+    """
+    after_s = [turn.result.total_s - turn.result.ttft_s for turn in turns]
+    return sum(each < AT_ONCE_S for each in after_s) / len(after_s)
+
+
+def resume_times_s(replay: Replay) -> dict[str, list[float]]:
+    """By session, the first-token times of the turns that came back from a pause, in order."""
+    times_s: dict[str, list[float]] = {}
+    for turn in sorted(replay.turns.values(), key=lambda turn: turn.start_s):
+        session_s = times_s.setdefault(turn.session_id, [])
+        if turn.turn > 0:
+            session_s.append(round(turn.result.ttft_s, 5))
+    return times_s
 
 
 def turn_rows(played: Played) -> Iterator[dict[str, Any]]:
@@ -156,6 +172,10 @@ def _paused_token_s(
     found = local + (external or 0.0)
     share = local / found if found else 0.0
     return share * sum(each.turn.result.cached_tokens * each.pause_s for each in resumes)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
 
 
 def _percentile(values: Sequence[float], level: int) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ import psutil
 from agentkv.bench.replay_counters import counted, read_counters
 from agentkv.bench.replay_measures import Played
 from agentkv.bench.replay_settings import Kind, ReplaySettings, System
-from agentkv.demo.client import MODEL_NAME, TurnRequest, send
+from agentkv.demo.client import MODEL_NAME, Message, TurnRequest, send
 from agentkv.demo.replay import REQUEST_TIMEOUT_S, play
 from agentkv.demo.text import FillText
 from agentkv.demo.workload import PlannedSession, Workload
 
 WARM_UP_TOKENS = (1_500, 1_500, 40)
+WARM_UP_ANSWER = 4
 _LINKS = re.compile(r"measured at start: store ([\d.]+) GB/s, load ([\d.]+) GB/s")
 
 
@@ -33,10 +34,15 @@ def warm_up(url: str, model: str, fill: FillText, key: str) -> None:
     Raises RequestError or httpx.HTTPError.
     """
     with httpx.Client(base_url=url, timeout=REQUEST_TIMEOUT_S) as client:
-        for number, tokens in enumerate(WARM_UP_TOKENS):
-            text = f"Warm-up {key}/{number}. {fill.cut(tokens, f'{key}/{number}')}"
-            message = {"role": "user", "content": text}
-            send(client, TurnRequest(None, [message], max_tokens=4, model=model))
+        for message in warm_up_messages(fill, key):
+            send(client, TurnRequest(None, [message], max_tokens=WARM_UP_ANSWER, model=model))
+
+
+def warm_up_messages(fill: FillText, key: str) -> Iterator[Message]:
+    """The only message of each of these requests."""
+    for number, tokens in enumerate(WARM_UP_TOKENS):
+        text = f"Warm-up {key}/{number}. {fill.cut(tokens, f'{key}/{number}')}"
+        yield {"role": "user", "content": text}
 
 
 class _Ticker:

@@ -70,7 +70,9 @@ def _cdf(rows: Rows) -> Figure:
         axis.set_visible(False)
     for axis, (place, systems) in zip(axes.flat, places.items(), strict=False):
         for system, mine in systems.items():
-            times_s = np.sort(np.concatenate([row["resume_ttft_s"] for row in mine]))
+            times_s = np.sort(
+                np.concatenate([s for row in mine for s in row["resume_ttft_s"].values()])
+            )
             shares = np.arange(1, len(times_s) + 1) / max(1, len(times_s))
             axis.plot(1e3 * np.maximum(times_s, 1e-3), shares, label=system, **_style(system))
         axis.set(xscale="log", xlabel="TTFT of a resumed turn, ms")
@@ -105,8 +107,9 @@ def _over_x(rows: Rows) -> Figure:
         axis.set(xlabel="x = live KV / (pool + DRAM)", ylabel=label)
         axis.grid(alpha=0.3)
     axes[0].set_yscale("log")
-    axes[0].legend(fontsize=7)
-    figure.tight_layout()
+    marks, labels = axes[0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    figure.legend(marks, labels, loc="lower center", ncols=4, fontsize=7)
     return figure
 
 

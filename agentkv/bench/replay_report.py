@@ -21,7 +21,7 @@ from agentkv import __version__
 from agentkv.bench.replay_run import Findings, Prepared
 from agentkv.bench.replay_settings import ReplaySettings
 from agentkv.bench.replay_stats import compare, summarize
-from agentkv.bench.replay_workloads import waits_note
+from agentkv.bench.replay_workloads import content_hash, waits_note
 from agentkv.demo.run import vllm_version
 from agentkv.errors import ConfigError
 
@@ -52,6 +52,7 @@ def json_value(prepared: Prepared, findings: Findings) -> dict[str, Any]:
         "rows": findings.rows,
         "summary": summarize(findings.rows),
         "ratios": compare(findings.rows),
+        "turns": findings.turns,
         "provenance": provenance(prepared, findings),
     }
 
@@ -76,6 +77,7 @@ def provenance(prepared: Prepared, findings: Findings) -> dict[str, Any]:
         "links": findings.links,
         "regimes": [asdict(each) if each else None for each in prepared.regimes],
         "settings": _settings(prepared.settings),
+        "traces": {str(path): content_hash(path) for path in prepared.settings.traces},
         "workloads": [
             {
                 "seed": seed,
@@ -146,8 +148,8 @@ def notes(value: Mapping[str, Any]) -> Iterator[str]:
         yield f"Load: with an infinite pool a turn was under way {_share(loads)} % of the time."
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What `json_value` made. Raises ConfigError for any other file."""
+def read_json(path: Path, option: str = "--from") -> dict[str, Any]:
+    """What `json_value` made. Raises ConfigError for any other file, naming the option."""
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if value["rows"] and value["provenance"]["workloads"]:
@@ -155,7 +157,7 @@ def read_json(path: Path) -> dict[str, Any]:
         reason = "it has no rows"
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-    raise ConfigError(f"--from {path}: not a file of --json ({reason}); name one")
+    raise ConfigError(f"{option} {path}: not a file of --json ({reason}); name one")
 
 
 def place_label(cell: Mapping[str, Any]) -> str:

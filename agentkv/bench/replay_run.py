@@ -86,6 +86,10 @@ class Findings:
     """What a run has found so far."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    """Every turn of the systems without DRAM, by seed: what this engine takes for its work, to
+    which `agentkv bench simulated` fits a profile."""
+
     calibration: Calibration | None = None
     links: dict[str, float] | None = None
 
@@ -165,6 +169,22 @@ class _Group:
                     played = self._play(system, by_name.get(system.name))
                     self.known[_key(system, self.regime)] = (label, played)
                     self._keep_turns(system, label, played)
+                    self._note_turns(system, played)
+
+    def _note_turns(self, system: System, played: Played) -> None:
+        if system.kind in (Kind.INFINITE, Kind.STOCK):
+            rows = list(turn_rows(played))
+            share = played.others_cpu_share
+            self.findings.turns.append(
+                {
+                    "kind": system.kind.value,
+                    "system": system.name,
+                    "seed": self.seed,
+                    "pool_tokens": self.regime.pool_tokens if self.regime else None,
+                    "others_cpu_share": share,
+                    "turns": rows,
+                }
+            )
 
     def _keep_turns(self, system: System, label: str | None, played: Played) -> None:
         folder = self.prepared.settings.keep_logs

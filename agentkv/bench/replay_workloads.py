@@ -6,9 +6,11 @@ stated and the waits it cuts are counted. Several traces share the sessions even
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -72,6 +74,11 @@ class WorkloadMaker:
                 max_context_tokens=settings.max_context_tokens,
                 max_turns=settings.max_turns,
             )
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a trace file: the same sessions can only be made again from the same bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def waits_note(workload: Workload) -> str:

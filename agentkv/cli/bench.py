@@ -1,8 +1,8 @@
 """`agentkv bench`: the tiers of this machine, the wait predictor, and replays on real servers.
 
 What: reads the options, runs the bench, prints the tables and writes the JSON file.
-Where: registered by `cli.main`; everything else is in `agentkv.bench`. `replay` and
-`overhead` are in files of their own.
+Where: registered by `cli.main`; everything else is in `agentkv.bench`. `replay`,
+`overhead` and `simulated` are in files of their own.
 """
 
 import signal
@@ -15,6 +15,7 @@ import typer
 
 from agentkv.cli.bench_overhead import overhead
 from agentkv.cli.bench_replay import replay
+from agentkv.cli.bench_simulated import simulated
 from agentkv.errors import AgentKVError, ConfigError
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def bench() -> None:
 
 app.command()(replay)
 app.command()(overhead)
+app.command()(simulated)
 
 
 @app.command()

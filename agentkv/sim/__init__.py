@@ -10,5 +10,6 @@ What is real: `Controller` with appraiser, predictor, policy, pause and prefetch
 modelled: the mechanism around it, that is vLLM's scheduler, block pool and offloading, and what
 agentkv's connector does with them. Why: a policy can be judged in minutes over regimes that no
 machine at hand has, with the same objects that run in production.
-Where: `agentkv simulate`; `sweep.simulate` from Python.
+Where: `agentkv simulate`; `sweep.simulate` from Python. `scripted` plays given sessions instead,
+for `agentkv bench simulated`, which holds the simulator against an engine.
 """

@@ -66,7 +66,9 @@ class Agents:
             self._machine.events.push(early_s, lambda: self._keeper.tool_done(name))
 
         def arrive() -> None:
+            # An event may come late, after the step that ran meanwhile.
             request = self._request(slot, is_resume=is_resume)
+            request.arrived_s = at_s
             self.engine.arrive(request, slot.wait_s(request.number))
 
         self._machine.events.push(at_s, arrive)

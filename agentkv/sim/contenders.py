@@ -12,6 +12,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final
 
+from agentkv.config import AgentKVConfig
 from agentkv.errors import ConfigError
 from agentkv.policy import POLICIES, Action
 from agentkv.policy.fixed import FixedPolicy
@@ -47,9 +48,15 @@ def check_names(chosen: list[str]) -> None:
 
 
 def make_keeper(
-    name: str, machine: Machine, tally: Tally, options: Options, *, stretch: float
+    name: str,
+    machine: Machine,
+    tally: Tally,
+    options: Options,
+    *,
+    stretch: float,
+    config: AgentKVConfig | None = None,
 ) -> Keeper:
-    """What keeps the KV of one run whose waits are stretched by so much."""
+    """What keeps the KV of one run whose waits are stretched by so much; `config`: its settings."""
     if name == NATIVE:
         return NativeKeeper(machine)
     has_admission = not name.endswith(OPEN)
@@ -64,6 +71,7 @@ def make_keeper(
             clock=machine.clock,
             stretch=stretch,
             has_admission=has_admission,
+            config=config,
         )
     predictor = HierarchicalWaitPredictor()
     ours = _OURS.get(name) or _OURS[name.removesuffix(BLIND)]
@@ -76,4 +84,5 @@ def make_keeper(
         clock=machine.clock,
         stretch=stretch,
         has_admission=has_admission,
+        config=config,
     )

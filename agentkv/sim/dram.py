@@ -9,7 +9,7 @@ below, each an LRU. Where: `native` uses the LRU alone, `managed` all of it.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 Queue = OrderedDict[bytes, None]
 
@@ -51,6 +51,7 @@ class Dram:
         self._ready: Queue = OrderedDict()
         self._protected: Queue = OrderedDict()
         self._arrived: Counter[bytes] = Counter()
+        self._pinned: Counter[bytes] = Counter()
         # Called before so many blocks are chosen for eviction, and after with those lost.
         self.before_evict: Callable[[int], None] = lambda num_blocks: None
         self.after_evict: Callable[[list[bytes]], None] = lambda blocks: None
@@ -76,16 +77,44 @@ class Dram:
             depth += 1
         return depth
 
+    def offer(self, chain: Sequence[bytes]) -> bool:
+        """Stores what is missing of a chain; nothing, and False, if too few can be evicted for it.
+
+        What is here of the chain stays; a block that a load reads stays, too.
+        """
+        blocks = self.blocks
+        new = [block for block in chain if block not in blocks]
+        num_lacking = len(new) - self.num_room
+        if num_lacking > 0:
+            kept = self._pinned.keys() | set(chain)
+            if num_lacking > len(blocks) - sum(block in blocks for block in kept):
+                return False
+            self.evict(num_lacking, kept)
+        for block in new:
+            self._insert(block)
+        self.num_stored += len(new)
+        return True
+
     def store(self, chain: Sequence[bytes]) -> None:
         """Stores what is missing of a chain, as much from its root on as there can be room for."""
         blocks = self.blocks
         new = [block for block in chain if block not in blocks][: self.num_blocks]
         num_lacking = len(new) - self.num_room
         if num_lacking > 0:
-            self.evict(num_lacking)
-        for block in new[: self.num_room]:
+            self.evict(num_lacking, self._pinned)
+        for block in reversed(new[: self.num_room]):
             self._insert(block)
             self.num_stored += 1
+
+    def pin(self, blocks: Iterable[bytes]) -> None:
+        """These are being read; `unpin` must follow."""
+        self._pinned.update(blocks)
+
+    def unpin(self, blocks: Iterable[bytes]) -> None:
+        for block in blocks:
+            self._pinned[block] -= 1
+            if not self._pinned[block]:
+                del self._pinned[block]
 
     def promote(self, chain: Iterable[bytes]) -> None:
         """Blocks that tiers below have come up."""
@@ -101,21 +130,17 @@ class Dram:
             elif queue is not None and block not in arrived:
                 self._move(block, lru)
 
-    def evict(self, num_blocks: int) -> None:
+    def evict(self, num_blocks: int, kept: Container[bytes] = ()) -> None:
+        """Drops so many blocks, none of those that are to be kept."""
         self.before_evict(num_blocks)
+        dropped = self._take(self._worthless, num_blocks, kept)
         lost: list[bytes] = []
-        dropped: list[bytes] = []
-        for queue in (self._worthless, self._ready, self.lru):
-            while len(dropped) < num_blocks and queue:
-                block, _ = queue.popitem(last=False)
-                dropped.append(block)
-                if queue is not self._worthless:
-                    lost.append(block)
-        while len(dropped) < num_blocks and self._protected:
-            block, _ = self._protected.popitem(last=True)
-            dropped.append(block)
-            lost.append(block)
+        for queue in (self._ready, self.lru, self._protected):
+            num_left = num_blocks - len(dropped) - len(lost)
+            lost += self._take(queue, num_left, kept, is_newest_first=queue is self._protected)
         for block in dropped:
+            del self.blocks[block]
+        for block in lost:
             del self.blocks[block]
         self.after_evict(self._spill(lost))
 
@@ -154,6 +179,21 @@ class Dram:
                     self._move(block, self.lru)
 
     # --- parts ---
+
+    @staticmethod
+    def _take(
+        queue: Queue, most: int, kept: Container[bytes], *, is_newest_first: bool = False
+    ) -> list[bytes]:
+        """Up to `most` blocks out of a queue, from its end; what is to be kept stays there."""
+        taken: list[bytes] = []
+        passed: list[bytes] = []
+        while len(taken) < most and queue:
+            block, _ = queue.popitem(last=is_newest_first)
+            (passed if block in kept else taken).append(block)
+        for block in reversed(passed):
+            queue[block] = None
+            queue.move_to_end(block, last=is_newest_first)
+        return taken
 
     def _insert(self, block: bytes) -> None:
         queue = self._protected if block in self._arrived else self.lru

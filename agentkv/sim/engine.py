@@ -42,6 +42,9 @@ class Engine:
         self._num_steps = 0
         self._num_loading = 0
         self._held: dict[str, Request] = {}
+        self._planned: list[tuple[Request, int]] = []
+        self._planned_loads: list[tuple[Request, list[bytes]]] = []
+        self._is_ahead = False
         self._kv_tokens = 0  # read by a decode step
         self._step_tokens = machine.profile.max_step_tokens
 
@@ -77,7 +80,7 @@ class Engine:
             while (event := self.machine.events.pop_due(self.machine.now_s)) is not None:
                 event()
             self._review()
-            chunks = self._schedule()
+            chunks = self._next_chunks()
             if chunks:
                 num_steps = self._mixed_step(chunks)
             elif self._decoding:
@@ -101,8 +104,24 @@ class Engine:
             queue = [*self._waiting, *(self._held.pop(each.request_id) for each in released)]
             self._waiting = deque(sorted(queue, key=lambda each: each.arrived_s))
 
+    def _next_chunks(self) -> list[tuple[Request, int]]:
+        """The prefill chunks of the step that begins now; see `Profile.is_async`."""
+        if not self.machine.profile.is_async:
+            return self._schedule()
+        for request, blocks in self._planned_loads:
+            self._load(request, blocks)
+            self.machine.dram.unpin(blocks)
+        self._planned_loads.clear()
+        chunks = self._planned
+        if not chunks and not self._decoding:  # Nothing is under way.
+            chunks = self._schedule()
+        self._is_ahead = bool(chunks or self._decoding)
+        self._planned = self._schedule() if self._is_ahead else []
+        self._is_ahead = False
+        return chunks
+
     def _schedule(self) -> list[tuple[Request, int]]:
-        """The prefill chunks of the next step."""
+        """The prefill chunks of a step."""
         budget = self._step_tokens - len(self._decoding)
         chunks: list[tuple[Request, int]] = []
         for request in self._prefilling:
@@ -119,22 +138,26 @@ class Engine:
                 budget = self._add_chunk(chunks, request, budget)
         return chunks
 
-    @staticmethod
-    def _add_chunk(chunks: list[tuple[Request, int]], request: Request, budget: int) -> int:
-        size = min(budget, request.planned.turn.prompt_tokens - request.position)
-        if size > 0:
-            chunks.append((request, size))
-        return budget - max(0, size)
+    def _add_chunk(self, chunks: list[tuple[Request, int]], request: Request, budget: int) -> int:
+        size = min(budget, request.planned.turn.prompt_tokens - request.scheduled)
+        if size <= 0:
+            return budget
+        request.scheduled += size
+        chunks.append((request, size))
+        self._keeper.computing(request, request.scheduled)
+        return budget - size
 
     def _mixed_step(self, chunks: list[tuple[Request, int]]) -> int:
         profile = self.machine.profile
-        seconds = profile.prefill_step_s
+        fixed_s = profile.prefill_step_s
+        if self._decoding:
+            # What a step takes whatever its size it takes once, also where it does both.
+            fixed_s = max(fixed_s, profile.decode_step_s)
+        seconds = fixed_s + self._kv_tokens * profile.read_s_per_token
         for request, size in chunks:
             prefill_s = profile.prefill_s(size, request.position + size / 2)
             seconds += prefill_s
             self._keeper.recomputed(self._tally.prefilled(request, size, prefill_s))
-        if self._decoding:
-            seconds += profile.decode_step_s + self._kv_tokens * profile.read_s_per_token
         self._pass(1, seconds)
         for request, size in chunks:
             request.position += size
@@ -147,7 +170,7 @@ class Engine:
         """As many decode steps as there are until a turn ends or something happens."""
         profile = self.machine.profile
         count = len(self._decoding)
-        most = self._decoding[0][0] - self._num_steps
+        most = 1 if self._planned else self._decoding[0][0] - self._num_steps
         first_s = profile.decode_step_s + self._kv_tokens * profile.read_s_per_token
         growth_s = count * profile.read_s_per_token
         num_steps = most
@@ -200,20 +223,29 @@ class Engine:
             end = depth
         self._take_blocks(request, depth)
         request.dram_hit = end - depth
-        request.position = end * block_tokens
+        request.position = request.scheduled = end * block_tokens
         if request.dram_hit:
             self._begin_load(request, chain[depth:end])
         self._keeper.scheduled(request)
         return True
 
     def _begin_load(self, request: Request, blocks: list[bytes]) -> None:
+        """With the step that the turn was scheduled for, which may not be the one that begins."""
+        self._num_loading += 1
+        if self._is_ahead:
+            self.machine.dram.pin(blocks)
+            self._planned_loads.append((request, blocks))
+        else:
+            self._load(request, blocks)
+
+    def _load(self, request: Request, blocks: list[bytes]) -> None:
         done_s = self.machine.load(blocks)
         request.load_s = done_s - self.machine.now_s
-        self._num_loading += 1
 
         def loaded() -> None:
             self._num_loading -= 1
             self._prefilling.append(request)
+            self._keeper.loaded(request)
 
         self.machine.events.push(done_s, loaded)
 

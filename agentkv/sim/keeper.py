@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentkv.sim.machine import Machine, Request
+from agentkv.sim.offloading import Offloading
 
 
 class Keeper(Protocol):
@@ -34,6 +35,12 @@ class Keeper(Protocol):
     def scheduled(self, request: Request) -> None:
         """The turn got its blocks."""
 
+    def loaded(self, request: Request) -> None:
+        """What the turn had in DRAM is in the pool, and the step that ran meanwhile is over."""
+
+    def computing(self, request: Request, num_tokens: int) -> None:
+        """The next step computes the turn's prompt up to there."""
+
     def finished(self, request: Request) -> None:
         """The turn is over and its blocks are free; a pause may begin."""
 
@@ -51,11 +58,11 @@ class NativeKeeper:
     """vLLM's native offloading: LRU in the pool, LRU write-through in DRAM, no knowledge.
 
     Sessions' ends are not known to it, DRAM keeps copies of what the pool has, nothing is brought
-    back before a turn asks. A block's recency in DRAM is set when a request that used it ends.
+    back before a turn asks.
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._dram = machine.dram
+        self._offloading = Offloading(machine)
 
     def arrived(self, request: Request, true_wait_s: float) -> None:
         """See `Keeper`; nothing to do."""
@@ -70,11 +77,16 @@ class NativeKeeper:
         return False
 
     def scheduled(self, request: Request) -> None:
+        self._offloading.scheduled(request)
+
+    def loaded(self, request: Request) -> None:
         """See `Keeper`; nothing to do."""
 
+    def computing(self, request: Request, num_tokens: int) -> None:
+        self._offloading.computing(request, num_tokens)
+
     def finished(self, request: Request) -> None:
-        self._dram.touch(request.chain)
-        self._dram.store(request.chain)
+        self._offloading.finished(request)
 
     def tool_done(self, session: str) -> None:
         """See `Keeper`; nothing to do."""

@@ -18,8 +18,9 @@ Event = Callable[[], None]
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One turn being served. Hits and `num_known` are blocks, `position` tokens computed.
+    """One turn being served. Hits and `num_known` are blocks.
 
+    `position`: tokens computed; `scheduled`: those too that steps put together will have computed.
     `load_s`: seconds that its blocks took from DRAM and below. `stretch`, `wrong_by`: factors on
     time-outs and on stated waits.
     """
@@ -38,6 +39,7 @@ class Request:
     gpu_hit: int = 0
     dram_hit: int = 0
     position: int = 0
+    scheduled: int = 0
     admitted_s: float = 0.0
     first_token_s: float = 0.0
     load_s: float = 0.0
@@ -88,7 +90,7 @@ class Link:
         self.bytes_per_s = bytes_per_s
         self.latency_s = latency_s
         self.busy_s = 0.0
-        self._free_at_s = 0.0
+        self._free_at_s = float("-inf")
 
     def transfer(self, now_s: float, num_bytes: float) -> float:
         """Begins a copy as soon as the link is free; returns when it is done."""
@@ -134,5 +136,8 @@ class Machine:
             slow_s += tier.load_s(below.get(tier.name, 0.0))
         if missing:
             self.dram.promote(missing)
+        self.dram.pin(blocks)
         num_bytes = len(blocks) * self.block_bytes
-        return self.load_link.transfer(self.now_s + slow_s, num_bytes)
+        done_s = self.load_link.transfer(self.now_s + slow_s, num_bytes)
+        self.events.push(done_s, lambda: self.dram.unpin(blocks))
+        return done_s

@@ -1,7 +1,8 @@
 """agentkv on the simulated machine: the real controller, and its mechanism around it.
 
 As `connectors.scheduler_side`, event by event. The cost model knows the machine: a real engine has
-measured it within some dozens of steps. Where: every policy but `lru`.
+measured it within some dozens of steps. What loads take around the copy it learns.
+Where: every policy but `lru`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from agentkv.sim.arrived import ArrivedTurns
 from agentkv.sim.exclusive import Exclusive
 from agentkv.sim.gate import Gate
 from agentkv.sim.machine import Machine, Request
+from agentkv.sim.offloading import Offloading
 from agentkv.sim.prefetching import Prefetching
 from agentkv.sim.profiles import Profile
 from agentkv.sim.room import Room
@@ -74,6 +76,26 @@ def costs_of(profile: Profile) -> CostModel:
     )
 
 
+def tag_of(request: Request, true_wait_s: float, options: Options) -> TurnTag:
+    """What the client says with a turn."""
+    turn = request.planned.turn
+    is_last = options.has_ends and request.is_last
+    if request.is_last or not options.has_tags:
+        return TurnTag(session_id=request.run.name, last_turn=is_last)
+    expected_s: float | None = None
+    if options.wrong_tags is not None:
+        expected_s = true_wait_s * request.wrong_by
+    elif options.is_adversarial:
+        expected_s = _CLAIMS_S[true_wait_s <= _LONG_S]
+    return TurnTag(
+        session_id=request.run.name,
+        tool=turn.tool,
+        command=turn.command,
+        expected_wait_s=expected_s,
+        timeout_s=None if turn.timeout_s is None else turn.timeout_s * request.stretch,
+    )
+
+
 class ManagedKeeper:
     """See `keeper.Keeper`."""
 
@@ -88,13 +110,15 @@ class ManagedKeeper:
         clock: Clock,
         stretch: float = 1.0,
         has_admission: bool = True,
+        config: AgentKVConfig | None = None,
     ) -> None:
-        config = config_for(machine.profile, stretch=stretch)
+        config = config or config_for(machine.profile, stretch=stretch)
         self.recorder = Recorder()
         self._machine = machine
         self._options = options
         self._told = predictor if isinstance(predictor, Told) else None
         deps = self._deps(policy, predictor, clock)
+        self._costs = deps.costs
         self.controller = controller = Controller(
             config,
             deps,
@@ -103,9 +127,16 @@ class ManagedKeeper:
         )
         self.gate = Gate(self._admission(config, clock) if has_admission else None)
         is_told = self._told is not None
-        self.exclusive = Exclusive(machine, controller, is_clairvoyant=is_told)
+        self._running: dict[str, Request] = {}
         self._arrived = ArrivedTurns(machine)
         self._prefetching = Prefetching(machine, controller, deps, config.prefetch, tally)
+        self.exclusive = Exclusive(
+            machine,
+            controller,
+            running=self._running,
+            chains=self._prefetching.chains,
+            is_clairvoyant=is_told,
+        )
         self._room = Room(
             machine,
             controller,
@@ -114,10 +145,11 @@ class ManagedKeeper:
             self._prefetching.note_given_up,
         )
         self._prefetching.room = self._room
+        self._offloading = Offloading(machine)
         self._dead_in_use: list[BlockRef] = []
         self._tidied_at_s = clock.monotonic_s()
         machine.dram.before_evict = self._before_dram_evicts
-        machine.dram.after_evict = controller.note_evicted
+        machine.dram.after_evict = self._after_dram_evicted
 
     # --- what the engine tells ---
 
@@ -129,7 +161,7 @@ class ManagedKeeper:
             scope="",
             hashes=request.prompt_chain,
             prompt_tokens=request.planned.turn.prompt_tokens,
-            tag=self._tag(request, true_wait_s),
+            tag=tag_of(request, true_wait_s, self._options),
         )
         if self._told is not None:
             self._told.waits_s[SessionKey("", request.run.name)] = true_wait_s
@@ -156,6 +188,8 @@ class ManagedKeeper:
 
     def scheduled(self, request: Request) -> None:
         self._arrived.remove(request)
+        self._offloading.scheduled(request)
+        self._running[request.request_id] = request
         self.gate.started(request)
         self._room.num_running += 1
         block_tokens = self._machine.block_tokens
@@ -168,8 +202,24 @@ class ManagedKeeper:
             dram_hit_tokens=request.dram_hit * block_tokens,
         )
 
+    def loaded(self, request: Request) -> None:
+        """Learn how long a turn waits for a load."""
+        kv_bytes = request.dram_hit * self._machine.block_bytes
+        self._costs.observe_load(kv_bytes, self._machine.now_s - request.admitted_s)
+
+    def computing(self, request: Request, num_tokens: int) -> None:
+        if not self._is_last(request):
+            self._offloading.computing(request, num_tokens)
+
+    def _is_last(self, request: Request) -> bool:
+        """Nothing will come back for it: what it computes is not stored."""
+        turn = self.controller.sessions.turn(request.request_id)
+        return turn is not None and turn.tag.last_turn
+
     def finished(self, request: Request) -> None:
         self._room.num_running -= 1
+        del self._running[request.request_id]
+        self._offloading.finished(request, is_stored=not self._is_last(request))
         turn = self.controller.sessions.turn(request.request_id)
         planned = request.planned.turn
         self.controller.turn_finished(
@@ -179,9 +229,6 @@ class ManagedKeeper:
         )
         if turn is not None:
             self._prefetching.note_finished(turn.session, request.chain)
-            if not turn.tag.last_turn:
-                self._machine.dram.touch(request.chain)
-                self._machine.dram.store(request.chain)
         self.gate.finished(request)
         self._arrived.note_freed(request.planned.num_total)
         self._discard_dead()
@@ -205,6 +252,7 @@ class ManagedKeeper:
             self.controller.tidy()
             self._prefetching.tidy()
         self._discard_dead()
+        self.exclusive.after_step()
         self._room.after_step(num_steps)
         self._prefetching.after_step(num_waiting=len(self._arrived))
 
@@ -245,24 +293,6 @@ class ManagedKeeper:
             locate=self._locate,
         )
 
-    def _tag(self, request: Request, true_wait_s: float) -> TurnTag:
-        options, turn = self._options, request.planned.turn
-        is_last = options.has_ends and request.is_last
-        if request.is_last or not options.has_tags:
-            return TurnTag(session_id=request.run.name, last_turn=is_last)
-        expected_s: float | None = None
-        if options.wrong_tags is not None:
-            expected_s = true_wait_s * request.wrong_by
-        elif options.is_adversarial:
-            expected_s = _CLAIMS_S[true_wait_s <= _LONG_S]
-        return TurnTag(
-            session_id=request.run.name,
-            tool=turn.tool,
-            command=turn.command,
-            expected_wait_s=expected_s,
-            timeout_s=None if turn.timeout_s is None else turn.timeout_s * request.stretch,
-        )
-
     def _locate(self, refs: Sequence[BlockRef]) -> Location:
         """See `appraisal.Location`."""
         machine = self._machine
@@ -285,6 +315,11 @@ class ManagedKeeper:
     def _before_dram_evicts(self, num_blocks: int) -> None:
         self._arrived.protect_in_dram()
         self.exclusive.make_room(num_blocks)
+
+    def _after_dram_evicted(self, lost: Sequence[bytes]) -> None:
+        """What the pool has is not lost yet."""
+        holds = self._machine.pool.holds
+        self.controller.note_evicted(block for block in lost if not holds(block))
 
     def _discard_dead(self) -> None:
         sessions = self.controller.sessions

@@ -15,17 +15,14 @@ from agentkv.appraisal import Deps
 from agentkv.config import PrefetchConfig
 from agentkv.controller import Controller
 from agentkv.cost_model import prefetch_start_s
-from agentkv.pause_book import OpenPause
-from agentkv.prefetch import AwayPause, PrefetchBook, Trigger, Wanted, choose
-from agentkv.sessions import Pause, Session, SessionKey, Turn
+from agentkv.prefetch import AwayPause, PrefetchBook, Rests, Trigger, Wanted, choose
+from agentkv.sessions import OpenPause, Pause, Session, SessionKey, Turn
 from agentkv.sim.machine import Machine, Request
 from agentkv.sim.room import Room
 from agentkv.sim.tally import Tally
 
 _EVERY_S = 0.02
 _LOOKS = 32
-_RESUMED_AGAIN_S = 0.1
-_AGAIN_S = 1.0
 _MAX_STARTS = 8
 _FORGET_EVERY_S = 30.0
 
@@ -55,7 +52,8 @@ class Prefetching:
         self._config = config
         self._tally = tally
         self._book = PrefetchBook(deps.recorder)
-        self._chains: dict[SessionKey, list[bytes]] = {}
+        # All blocks of each paused session.
+        self.chains: dict[SessionKey, list[bytes]] = {}
         self._due_heap: list[tuple[float, int, Session]] = []
         self._due: dict[SessionKey, Session] = {}
         self._wanted: list[Wanted] = []
@@ -63,7 +61,7 @@ class Prefetching:
         self._bytes_loading = 0.0
         self._considered_at_s = -math.inf
         self._tidied_at_s = -math.inf
-        self._later_s: dict[SessionKey, float] = {}
+        self._rests = Rests()
         # Blocks brought for the pause that is open: (pause, first, end).
         self._brought: dict[SessionKey, tuple[int, int, int]] = {}
 
@@ -71,9 +69,9 @@ class Prefetching:
 
     def note_finished(self, session: Session, chain: list[bytes]) -> None:
         if session.pause is not None:
-            self._chains[session.key] = chain
+            self.chains[session.key] = chain
         else:
-            self._chains.pop(session.key, None)
+            self.chains.pop(session.key, None)
 
     def note_scheduled(self, turn: Turn, request: Request, *, pause: Pause | None) -> None:
         """A turn got its blocks: what was brought for it is judged."""
@@ -102,14 +100,14 @@ class Prefetching:
         self._considered_at_s = -math.inf
 
     def tidy(self) -> None:
-        self._later_s.clear()
+        self._rests.clear()
         if self._machine.now_s - self._tidied_at_s < _FORGET_EVERY_S:
             return
         self._tidied_at_s = self._machine.now_s
         sessions = self._controller.sessions
         self._book.drop_ended(lambda key: sessions.get(key) is not None)
-        for key in [key for key in self._chains if sessions.get(key) is None]:
-            del self._chains[key]
+        for key in [key for key in self.chains if sessions.get(key) is None]:
+            del self.chains[key]
             self._brought.pop(key, None)
 
     # --- step by step ---
@@ -152,7 +150,8 @@ class Prefetching:
             _, pause_id, session = heapq.heappop(self._due_heap)
             if session.pause is not None and session.pause.pause_id == pause_id:
                 self._due[session.key] = session
-        found = {session.key: (session, pause) for session, pause in self._controller.pauses.done()}
+        done = self._controller.pauses.next_done(_LOOKS)
+        found = {session.key: (session, pause) for session, pause in done}
         for key, session in list(self._due.items()):
             pause = session.pause
             if pause is None or pause.is_fetched or not pause.is_given_up:
@@ -171,9 +170,9 @@ class Prefetching:
             self._away_pause(session, pause, now_s, is_due=are_due)
             for session, pause in pairs
             if not pause.is_fetched
-            and self._later_s.get(session.key, -math.inf) <= now_s
+            and not self._rests.hold_back(session, pause, now_s)
             and session.key not in begun
-            and session.key in self._chains
+            and session.key in self.chains
         ]
 
     def _away_pause(
@@ -196,7 +195,7 @@ class Prefetching:
 
     def _start(self, wanted: Wanted) -> None:
         session, pause = wanted.session, wanted.session.pause
-        chain = self._chains.get(session.key)
+        chain = self.chains.get(session.key)
         if pause is None or chain is None:
             return
         machine = self._machine
@@ -208,8 +207,7 @@ class Prefetching:
             return
         num_blocks = min(self._make_room(wanted, pause, chain, num_missing), self._most_blocks())
         if num_blocks <= 0:
-            again_s = _RESUMED_AGAIN_S if wanted.trigger is Trigger.RESUME else _AGAIN_S
-            self._later_s[session.key] = machine.now_s + again_s
+            self._rests.begin(wanted, machine.now_s)
             return
         end = machine.dram.hit_depth(chain, depth, depth + num_blocks)
         if end == depth:
@@ -260,7 +258,7 @@ class Prefetching:
             self._controller.pauses.take_back(session)
             self._wanted.append(load.wanted)
             self._considered_at_s = -math.inf
-            self._later_s.clear()
+            self._rests.clear()
 
 
 def _look() -> None:

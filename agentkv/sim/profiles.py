@@ -70,6 +70,16 @@ class Profile(BaseModel):
     max_running: int = Field(default=1024, gt=0)
     """Turns that run at once."""
 
+    is_async: bool = False
+    """vLLM's async scheduling: a step is put together while the one before it runs, so that who
+    arrives waits one step longer."""
+
+    request_s: float = Field(default=0.0, ge=0)
+    """Seconds from client to engine and back, of a request of no tokens."""
+
+    request_token_s: float = Field(default=0.0, ge=0)
+    """And for each token of its prompt: reading the text, rendering the tokens."""
+
     def prefill_s(self, num_tokens: float, position: float) -> float:
         """(n + n·pos/x0)/R seconds for `num_tokens` whose mean position is `position`."""
         slowed = num_tokens + num_tokens * position / self.prefill_x0_tokens

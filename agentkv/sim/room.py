@@ -85,7 +85,7 @@ class Room:
             return 0
         num_lacking = num_blocks + wanted - self._pool.count_front(num_blocks + wanted)[1]
         if num_lacking > 0:
-            victims = self._controller.later_returns(after_s, besides=session)
+            victims = self._controller.portfolio.later_returns(after_s, besides=session)
             num_lacking -= self._take(victims, num_lacking)
         return max(0, num_blocks - max(0, num_lacking))
 
@@ -95,7 +95,7 @@ class Room:
             blocks = [block for _, block in victim.refs]
             is_dropped = victim.action is Action.RECOMPUTE
             if not is_dropped:
-                self._exclusive.before_give_up(victim.refs)
+                self._exclusive.before_give_up(victim.session, victim.refs)
             num_taken += self._pool.give_up(blocks)
             if is_dropped:
                 self._machine.dram.mark_worthless(blocks)

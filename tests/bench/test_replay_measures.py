@@ -71,7 +71,7 @@ def test_load_is_the_time_in_which_a_turn_is_under_way() -> None:
         for number, (start, end) in enumerate(spans)
     }
     assert busy_s(Replay(0.0, 10.0, turns)) == pytest.approx(4.0)
-    assert len(resume_times_s(Replay(0.0, 10.0, turns))) == 3
+    assert len(resume_times_s(Replay(0.0, 10.0, turns))["a"]) == 3
 
 
 PAGE = f"""\

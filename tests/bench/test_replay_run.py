@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,14 @@ def running_url() -> Iterator[str]:
     port = free_port()
     with subprocess.Popen([sys.executable, "-S", str(SERVER), str(port)]) as process:
         url = f"http://127.0.0.1:{port}"
-        for _ in range(200):
-            try:
-                httpx.get(url)
+        deadline_s = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline_s:
+            with suppress(httpx.HTTPError):
+                httpx.get(url, timeout=30)
                 break
-            except httpx.HTTPError:
-                time.sleep(0.05)
+            time.sleep(0.05)
+        else:
+            pytest.fail("the server did not start")
         yield url
         process.kill()
 

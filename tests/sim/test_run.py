@@ -6,6 +6,7 @@ import pytest
 from sim.builders import made_up_trace, small_plan, small_profile, small_run
 
 from agentkv.sim.contenders import BLIND, OPEN, names
+from agentkv.sim.exclusive import Exclusive
 from agentkv.sim.run import run_once
 from agentkv.sim.sweep import prepare, simulate
 
@@ -118,3 +119,30 @@ def test_admission_holds_nobody_back_where_little_is_computed_again() -> None:
     ]
     assert rows[0]["admission_delayed"] == 0
     assert rows[0]["turns"] == rows[1]["turns"]
+
+
+@pytest.mark.parametrize("policy", ["lru", "expected_cost"])
+def test_steps_put_together_ahead_serve_every_turn_a_bit_later(policy: str) -> None:
+    rows = []
+    for is_async in (False, True):
+        plan = small_plan(
+            policy, profile=small_profile(is_async=is_async), duration_s=120.0, dram=(4.0,)
+        )
+        (result,) = simulate(prepare(made_up_trace(), plan), plan)
+        rows.append(result.row)
+    sync, ahead = rows
+    assert ahead["turns"] > 30 and ahead["unfinished"] <= ahead["slots"]
+    assert ahead["p50_resume_ttft_s"] > sync["p50_resume_ttft_s"]
+
+
+def test_what_only_the_pool_has_is_copied_out_before_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = small_plan("expected_cost", duration_s=200.0)
+    prepared = prepare(made_up_trace(), plan)
+    (with_copies,) = simulate(prepared, plan)
+    assert with_copies.row["copied_out_blocks"] > 0
+    monkeypatch.setattr(Exclusive, "_copy_out", lambda self, session, num_blocks: None)
+    (without,) = simulate(prepared, plan)
+    assert without.row["copied_out_blocks"] == 0
+    assert without.row["recomputed_share"] > with_copies.row["recomputed_share"]
