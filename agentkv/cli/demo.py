@@ -73,6 +73,13 @@ TiersOption = Annotated[
     str,
     typer.Option(help="Where KV may go: dram, or dram,ssd,redis (starts a Redis).", metavar="LIST"),
 ]
+DramOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Bytes of DRAM, such as 64MiB. Default: 28MiB, less than the sessions want.",
+        metavar="SIZE",
+    ),
+]
 
 
 def demo(
@@ -87,6 +94,7 @@ def demo(
     quick: QuickOption = False,
     client: ClientOption = "tags",
     tiers: TiersOption = "dram",
+    dram: DramOption = None,
 ) -> None:
     """Play agent sessions on two small vLLM servers, with and without agentkv, and compare."""
     _check_installed()
@@ -97,14 +105,14 @@ def demo(
 
     from agentkv.demo.agents import ClientKind
     from agentkv.demo.run import DemoSettings, run_demo
-    from agentkv.demo.tiers import SMALL_DRAM_BYTES, parse_tiers
+    from agentkv.demo.tiers import parse_tiers
 
     if client not in (kinds := [kind.value for kind in ClientKind]):
         raise ConfigError(f"--client {client}: unknown; choose one of {', '.join(kinds)}")
     chosen = parse_tiers(tiers)
     settings = DemoSettings(
         tiers=chosen,
-        dram_bytes=SMALL_DRAM_BYTES if len(chosen) > 1 else DemoSettings().dram_bytes,
+        dram_bytes=_dram_bytes(dram, num_tiers=len(chosen)),
         seed=seed,
         num_sessions=min(sessions, QUICK_SESSIONS) if quick else sessions,
         ratio_rounds=QUICK_ROUNDS if quick else DemoSettings().ratio_rounds,
@@ -124,6 +132,17 @@ def demo(
     _tell_of_explain(result, console, ledger)
     if result.summary["token_mismatches"]:
         raise typer.Exit(MISMATCH_EXIT_CODE)
+
+
+def _dram_bytes(given: str | None, *, num_tiers: int) -> int:
+    """Raises ConfigError."""
+    from agentkv.demo.run import DemoSettings
+    from agentkv.demo.tiers import SMALL_DRAM_BYTES
+    from agentkv.plan.quantities import parse_bytes
+
+    if given is not None:
+        return int(parse_bytes("--dram", given))
+    return SMALL_DRAM_BYTES if num_tiers > 1 else DemoSettings().dram_bytes
 
 
 def _publish(

@@ -61,6 +61,7 @@ def explain(
     from agentkv.cli import explain_report as report
     from agentkv.cli import explain_source as source
     from agentkv.explain import explain_value, pause_stories
+    from agentkv.terminal_text import clean, clean_all
 
     if ledger is not None and url is not None:
         raise ConfigError("explain: --ledger and --url exclude each other; leave one out")
@@ -78,7 +79,9 @@ def explain(
             sys.stdout.write(text)
             return
         _write(Path(json_path), text)
-    report.print_stories(session, stories)
+    # The file keeps names as they are; a terminal would obey them.
+    shown = pause_stories(clean_all(records))
+    report.print_stories(clean(session), shown if last is None else shown[-last:])
 
 
 def _write(path: Path, text: str) -> None:

@@ -25,7 +25,7 @@ _UNITS = (
 
 def print_stories(session: str, stories: Sequence[PauseStory], out: Console | None = None) -> None:
     """The session, each of its pauses, and what the numbers mean."""
-    out = out or Console()
+    out = out or Console(markup=False, emoji=False)
     out.print(_headline(session, stories), highlight=False)
     has_scopes = len({story.scope for story in stories}) > 1
     for story in stories:

@@ -1,7 +1,7 @@
 """The `agentkv` command: its subcommands and how errors end it.
 
-What: `serve`, `demo`, `bench`, `store`, `explain`, `doctor`, `simulate`, `passport`, `plan` and
-`version`.
+What: `serve`, `demo`, `bench`, `store`, `explain`, `top`, `doctor`, `simulate`, `passport`, `plan`,
+`placement` and `version`.
 Why: a wrong setting is one line on stderr and exit status 2, never a stack trace.
 Where: the `agentkv` script starts here; all but `version` live in files of their own.
 """
@@ -18,6 +18,7 @@ from agentkv._version import __version__
 from agentkv.cli import serve as serving
 from agentkv.errors import AgentKVError
 from agentkv.supported import INSTALL_HINT, TESTED_VLLM
+from agentkv.terminal_text import let_output_degrade
 
 USAGE_ERROR = 2
 
@@ -30,8 +31,10 @@ def build_app() -> typer.Typer:
     from agentkv.cli.doctor import doctor
     from agentkv.cli.explain import explain
     from agentkv.cli.passport import passport
+    from agentkv.cli.placement import placement
     from agentkv.cli.plan import plan
     from agentkv.cli.simulate import simulate
+    from agentkv.cli.top import top
 
     app = typer.Typer(
         name="agentkv",
@@ -46,9 +49,11 @@ def build_app() -> typer.Typer:
     app.command()(simulate)
     app.command()(passport)
     app.command()(plan)
+    app.command()(placement)
     app.add_typer(bench.app, name="bench")
     app.add_typer(store.app, name="store")
     app.command()(explain)
+    app.command()(top)
     app.command()(doctor)
     app.command()(version)
     return app
@@ -90,6 +95,7 @@ def _vllm_version() -> str:
 
 def main() -> None:
     """Run the command; errors meant for the user become one line and exit status 2."""
+    let_output_degrade()
     try:
         build_app()()
     except AgentKVError as error:

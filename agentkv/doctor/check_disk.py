@@ -15,6 +15,7 @@ import psutil
 from agentkv.config_tiers import SsdConfig
 from agentkv.config_values import format_size
 from agentkv.doctor.checks import Check, fail, ok, warn
+from agentkv.tiers.disk.space import FreeSpace
 
 MEASURED_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
@@ -38,21 +39,23 @@ def disk_checks(ssd: SsdConfig) -> list[Check]:
     path = ssd.path.expanduser()
     folder = next((each for each in (path, *path.parents) if each.is_dir()), Path("/"))
     try:
-        free_bytes = psutil.disk_usage(str(folder)).free
+        room_bytes = FreeSpace.at(folder).room_bytes(ssd.min_free_bytes)
         speed = measure(folder)
     except OSError as error:
         said = f"{folder}: {error.strerror}"
         return [fail("ssd.path", said, "a directory that this user can write to")]
-    return [_room_check(ssd, folder, free_bytes), _speed_check(folder, speed)]
+    return [_room_check(ssd, folder, room_bytes), _speed_check(folder, speed)]
 
 
-def _room_check(ssd: SsdConfig, folder: Path, free_bytes: int) -> Check:
-    said = f"{folder}: {format_size(free_bytes)} free for {format_size(ssd.size_bytes)}"
+def _room_check(ssd: SsdConfig, folder: Path, room_bytes: int) -> Check:
+    room = format_size(max(0, room_bytes))
+    said = f"{folder}: {room} to be had for {format_size(ssd.size_bytes)}"
     kind = _file_system(folder)
     if kind in _NOT_A_DISK:
         return warn("ssd.path", f"{said}, but it is a {kind}", "a directory on a local disk")
-    if free_bytes < ssd.size_bytes:
-        return warn("ssd.path", said, "a smaller ssd.size_bytes, or a larger disk")
+    if room_bytes < ssd.size_bytes:
+        mend = "a smaller ssd.size_bytes or ssd.min_free_bytes, or a larger disk"
+        return warn("ssd.path", said, mend)
     return ok("ssd.path", f"{said} ({kind})")
 
 

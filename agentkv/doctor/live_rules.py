@@ -184,8 +184,20 @@ def _write_only(look: Look) -> Check | None:
     return warn("dram", said, "harmless while the pool holds all; else look at `resumes` above")
 
 
+def _write_only_below(look: Look) -> Check | None:
+    """What went below DRAM and never came up, though turns computed again what they had known."""
+    lacking = look.by(metrics.RESUME_TOKENS).get("recomputed", 0.0)
+    written, risen = look.by(metrics.DEMOTED_BLOCKS), look.by(metrics.PROMOTED_BLOCKS)
+    idle = [tier for tier, num in sorted(written.items()) if num and not risen.get(tier)]
+    if not idle or lacking < _MIN_TOKENS or look.total(metrics.RESUMES) < _MIN_REQUESTS:
+        return None
+    said = f"{', '.join(idle)}: much is written and nothing comes up, while KV is computed again"
+    return warn("below dram", said, "the log of the start says why KV there may not be found")
+
+
 def _hints(look: Look) -> Check | None:
-    ignored = look.counted("hints_ignored") + look.total(metrics.TAG_PROBLEMS)
+    # The API process and the engine both read a tag and count its keys: they are the same keys.
+    ignored = max(look.counted("hints_ignored"), look.total(metrics.TAG_PROBLEMS))
     if not ignored:
         return None
     said = f"{ignored:,.0f} keys of tags and hints were not understood"
@@ -211,6 +223,7 @@ _RULES = (
     _prefetches,
     _recognised,
     _write_only,
+    _write_only_below,
     _hints,
     _faults,
 )

@@ -12,7 +12,7 @@ from demo.builders import pause_record, resume_record, write_ledger
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agentkv.cli.demo import _tell_of_explain, demo
+from agentkv.cli.demo import _dram_bytes, _tell_of_explain, demo
 from agentkv.cli.explain import explain
 from agentkv.demo.ledger_file import LedgerFile
 from agentkv.errors import ConfigError
@@ -35,6 +35,13 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(
     error = CliRunner().invoke(app, []).exception
     assert isinstance(error, ConfigError)
     assert "needs matplotlib" in str(error) and 'pip install "vllm-agentkv[demo]"' in str(error)
+
+
+def test_dram_is_what_was_asked_for_and_a_wrong_size_is_named(app: typer.Typer) -> None:
+    assert _dram_bytes("64MiB", num_tiers=1) == _dram_bytes("64MiB", num_tiers=3) == 64 << 20
+    assert _dram_bytes(None, num_tiers=3) < _dram_bytes(None, num_tiers=1)
+    error = CliRunner().invoke(app, ["--dram", "much"]).exception
+    assert isinstance(error, ConfigError) and str(error).startswith('--dram: "much" is not a size')
 
 
 def test_files_that_could_not_be_written_are_refused_at_the_start(

@@ -139,6 +139,23 @@ def test_any_name_is_found_and_shown(run: Run, tmp_path: Path, name: str) -> Non
     assert f"Session {name}: 1 pause" in result.stdout and "[bold]t" in result.stdout
 
 
+def test_a_tool_can_neither_steer_the_terminal_nor_break_the_markup(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    world = World()
+    object.__setattr__(world.controller._deps, "ledger", Ledger(world.clock, path=path))
+    for _ in range(3):
+        world.turn("s\x1b[2J", range(5), TurnTag(tool="a\x1b]0;t\x07b[/x]"))
+        world.clock.advance(3)
+    world.controller.close()
+    result = run("s\x1b[2J", "--ledger", path)
+    assert result.exception is None
+    assert "Session s: 3 pauses" in result.stdout and "ab[/x]" in result.stdout
+    assert "\x1b" not in result.stdout and "\x07" not in result.stdout
+    assert "from ab[/x]" in result.stdout
+
+
 # --- from a server ---
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentkv.doctor.checks import Check
 from agentkv.doctor.live import live_checks
 from agentkv.doctor.live_rules import exposed_name
 from agentkv.doctor.prometheus_text import parse, total
@@ -41,6 +42,18 @@ def look(
     status: int = 200,
 ) -> dict[str, str]:
     """The checks' states by their names."""
+    checks = checked(metrics, before=before, state=state, sessions=sessions, status=status)
+    return {check.name: check.state.value for check in checks}
+
+
+def checked(
+    metrics: str = HEALTHY,
+    *,
+    before: str | None = None,
+    state: dict[str, Any] = STATE,
+    sessions: list[dict[str, Any]] | None = None,
+    status: int = 200,
+) -> list[Check]:
     texts = iter([metrics if before is None else before, metrics])
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -50,10 +63,8 @@ def look(
             return httpx.Response(status, json=state if status == 200 else {})
         return httpx.Response(200, json={"sessions": sessions or []})
 
-    checks = live_checks(
-        "http://x:1/v1", "k", transport=httpx.MockTransport(answer), wait=lambda s: None
-    )
-    return {check.name: check.state.value for check in checks}
+    transport = httpx.MockTransport(answer)
+    return list(live_checks("http://x:1/v1", "k", transport=transport, wait=lambda s: None))
 
 
 def test_a_healthy_server_is_all_well() -> None:
@@ -95,6 +106,27 @@ def test_what_is_wrong_is_said(old: str, new: str, name: str, state: str) -> Non
     text = HEALTHY.replace(old, new) if old else HEALTHY + new
     assert look(text)[name] == state
     assert [each for each, is_so in look(text).items() if is_so == "fail"] in ([], [name])
+
+
+def test_a71_a_tier_that_is_only_written_to_is_named() -> None:
+    written = 'agentkv:demoted_blocks_total{tier="ssd",reason="wait"} 900\n'
+    lacking = HEALTHY.replace('source="recomputed"} 1000', 'source="recomputed"} 3000') + written
+    risen = 'agentkv:promoted_blocks_total{tier="ssd",purpose="turn"} 1\n'
+    assert look(lacking)["below dram"] == "warn"
+    assert "below dram" not in look(lacking + risen)
+    assert "below dram" not in look(HEALTHY + written), "all came from faster tiers"
+    few = lacking.replace('tier="gpu"} 150', 'tier="gpu"} 49')
+    assert "below dram" not in look(few), "too few resumes to judge by"
+    other = lacking + risen.replace("ssd", "redis")
+    assert look(other)["below dram"] == "warn"
+
+
+@pytest.mark.parametrize(("in_api", "in_engine"), [(3, 3), (3, 1), (0, 3), (3, 0)])
+def test_a_key_that_two_processes_did_not_understand_is_one(in_api: int, in_engine: int) -> None:
+    state = {**STATE, "endpoint": {**STATE["endpoint"], "hints_ignored": in_api}}
+    checks = checked(f"{HEALTHY}agentkv:tag_problems_total {in_engine}\n", state=state)
+    [hints] = [check for check in checks if check.name == "hints"]
+    assert hints.said.startswith("3 keys")
 
 
 def test_a_hit_rate_that_falls_is_said() -> None:
