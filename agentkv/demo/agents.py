@@ -1,6 +1,7 @@
 """How the demo's agents speak to the server: from not knowing agentkv at all to its SDK.
 
-plain   what an unmodified OpenAI client sends: agentkv finds the session by its prefix
+plain   what an unmodified OpenAI client sends: agentkv finds the session by its prefix, and the
+        tool in the answer's tool call if there is one
 header  one header, X-Session-ID
 tags    the header, and with each turn the tool that will run after it
 sdk     the header, and `agentkv.client`: a signal when a tool starts, one when it is done
@@ -15,7 +16,10 @@ from typing import Any
 
 from agentkv.client import AsyncAgentSession
 from agentkv.demo.client import MODEL_NAME, TurnRequest
+from agentkv.demo.forced_answers import ForcedAnswer, ForcedCall, ForcedEnd
 from agentkv.demo.workload import PlannedSession, PlannedTurn
+
+SHELL = "bash"
 
 
 class ClientKind(str, Enum):
@@ -26,11 +30,22 @@ class ClientKind(str, Enum):
 
 
 class Agent:
-    """One session's side of the conversation; `model` is the name that the server gave it."""
+    """One session's side of the conversation; `model` is the name that the server gave it.
 
-    def __init__(self, kind: ClientKind, session: PlannedSession, model: str = MODEL_NAME) -> None:
+    With `calls_tools` the model's answers are the tool calls of the plan.
+    """
+
+    def __init__(
+        self,
+        kind: ClientKind,
+        session: PlannedSession,
+        model: str = MODEL_NAME,
+        *,
+        calls_tools: bool = False,
+    ) -> None:
         self._kind = kind
         self._model = model
+        self._calls_tools = calls_tools
         self._planned = session
         self._sdk: AsyncAgentSession | None = None
 
@@ -58,7 +73,15 @@ class Agent:
             tags=tags,
             with_token_ids=True,
             model=self._model,
+            forced=self._forced(turn, is_last=is_last) if self._calls_tools else None,
         )
+
+    def _forced(self, turn: PlannedTurn, *, is_last: bool) -> ForcedAnswer | None:
+        if is_last:
+            return ForcedEnd(turn.tool or SHELL)
+        if turn.tool is None or turn.command is None:
+            return None
+        return ForcedCall.of(turn.tool, turn.command)
 
     def tool(self, turn: PlannedTurn) -> AbstractAsyncContextManager[None]:
         """While the tool runs."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from agentkv.demo.forced_answers import ForcedAnswer
 from agentkv.errors import AgentKVError
 
 Message = Mapping[str, str]
@@ -27,7 +28,8 @@ class RequestError(AgentKVError):
 class TurnRequest:
     """One request: the whole prompt as messages, and the tags for the pause that follows it.
 
-    Without a session id it is what any OpenAI client would send.
+    Without a session id it is what any OpenAI client would send. An answer that is not `forced` has
+    `max_tokens` tokens.
     """
 
     session_id: str | None
@@ -36,18 +38,19 @@ class TurnRequest:
     tags: Mapping[str, Any] = field(default_factory=dict)
     with_token_ids: bool = False
     model: str = MODEL_NAME
+    forced: ForcedAnswer | None = None
 
     def body(self) -> dict[str, Any]:
-        """The JSON body: greedy, a fixed number of tokens, usage at the end of the stream."""
+        """The JSON body: greedy, an answer of known length, usage at the end of the stream."""
+        length = {"max_tokens": self.max_tokens, "ignore_eos": True}
         return {
             "model": self.model,
             "messages": list(self.messages),
-            "max_tokens": self.max_tokens,
             "temperature": 0.0,
-            "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": self.with_token_ids,
+            **(length if self.forced is None else self.forced.fields()),
             **({"kv_transfer_params": {"agentkv": dict(self.tags)}} if self.tags else {}),
         }
 
@@ -105,6 +108,8 @@ class _Stream:
             if "role" not in delta:
                 self._note_token(time.perf_counter())
             self._text.append(delta.get("content") or "")
+            for call in delta.get("tool_calls") or ():
+                self._text.append((call.get("function") or {}).get("arguments") or "")
             self._token_ids.extend(choice.get("token_ids") or ())
 
     def _note_token(self, now_s: float) -> None:

@@ -2,6 +2,7 @@
 
     with the plugin:  hold = resumed from the pool        swap      = pushed out, back from DRAM
                       prefetched = pushed out, and back in the pool before the turn
+                      resident = never pushed out, after as long a wait as prefetched
     without:          local_hit = vLLM's own prefix hit    recompute = pushed out, prefilled again
 
 All of them on the same contexts, visit by visit: a visit is one round on one server, with several
@@ -33,7 +34,8 @@ REST_S = 1.1
 # A pushed-out context should be gone: this share may still be found without spoiling the round.
 GONE_SHARE = 0.05
 NEAR_RESUMES = 5  # of a visit
-# Between the signal that the tool is done and the turn: much longer than the load takes.
+# Between the signal that the tool is done and the turn: much longer than the load takes. A server
+# that rested so long answers a millisecond later: a prefetched turn is held against one like it.
 PREPARE_S = 0.3
 # Much longer than any tool of the round: says that the session will not need its blocks soon.
 LONG_WAIT_S = 600.0
@@ -41,7 +43,7 @@ OTHERS_WAIT_S = 300.0
 SHORT_WAIT_S = 0.05  # what the fast tools of the recorded sessions take
 
 PLUGIN, STOCK = "plugin", "stock"
-PREFETCHED = "prefetched"
+PREFETCHED, RESIDENT = "prefetched", "resident"
 KINDS = {PLUGIN: ("hold", "swap"), STOCK: ("local_hit", "recompute")}
 
 
@@ -107,14 +109,16 @@ class RatioRounds:
         near, far = KINDS[name]
         turns = [self._send(client, number, 0, _pause(SHORT_WAIT_S))]
         for step in range(1, NEAR_RESUMES + 1):
-            time.sleep(SHORT_WAIT_S)
-            wait_s = LONG_WAIT_S if step == NEAR_RESUMES else SHORT_WAIT_S
+            is_last_near = step == NEAR_RESUMES
+            time.sleep(PREPARE_S if is_last_near else SHORT_WAIT_S)
+            wait_s = LONG_WAIT_S if is_last_near else SHORT_WAIT_S
             turns.append(self._send(client, number, step, _pause(wait_s)))
         others = self._push_out(client, number)
         is_last = name == STOCK
+        rested = near if is_last else RESIDENT
         tags = {"last_turn": True} if is_last else _pause(LONG_WAIT_S)
         turns.append(self._send(client, number, len(turns), tags))
-        kinds = [near] * NEAR_RESUMES + [far]
+        kinds = [near] * (NEAR_RESUMES - 1) + [rested, far]
         if not is_last:
             self._tell(client, "end", others)
             others = self._push_out(client, number)
@@ -207,7 +211,7 @@ def _problem(
         return f"only {cached} of {reusable} tokens were found"
     if sample.kind == "local_hit":
         return None
-    tier = {"hold": "gpu", PREFETCHED: "gpu", "swap": "dram"}[sample.kind]
+    tier = "dram" if sample.kind == "swap" else "gpu"
     pause = pauses.get((session_name(sample.round), sample.turn))
     if pause is None or pause.resume is None:
         return "the ledger has no resume for it"

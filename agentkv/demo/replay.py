@@ -7,8 +7,9 @@ token, so the two results can be joined turn by turn.
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import httpx
@@ -66,12 +67,15 @@ def play(
     client_kind: ClientKind,
     model: str = MODEL_NAME,
     begin_within_s: float = 0.0,
+    calls_tools: bool = False,
 ) -> Replay:
     """Plays all sessions; the agents begin one after the other within `begin_within_s`.
 
+    With `calls_tools` the answers are the tool calls of the plan instead of `max_tokens` tokens.
     Raises RequestError or httpx.HTTPError as soon as one request fails.
     """
-    player = _Player(workload, max_tokens, watcher, client_kind, model, begin_within_s)
+    make_agent = partial(Agent, client_kind, model=model, calls_tools=calls_tools)
+    player = _Player(workload, max_tokens, watcher, make_agent, begin_within_s)
     return asyncio.run(player.play(url, num_agents))
 
 
@@ -83,12 +87,10 @@ class _Player:
         workload: Workload,
         max_tokens: int,
         watcher: ReplayWatcher,
-        client_kind: ClientKind,
-        model: str,
+        make_agent: Callable[[PlannedSession], Agent],
         begin_within_s: float,
     ) -> None:
-        self._client_kind = client_kind
-        self._model = model
+        self._make_agent = make_agent
         self._begin_within_s = begin_within_s
         self._sessions: Iterator[PlannedSession] = iter(workload.sessions)
         self._max_tokens = max_tokens
@@ -112,7 +114,7 @@ class _Player:
         await asyncio.sleep(delay_s)
         # The iterator is shared: whoever is free takes the next session.
         for session in self._sessions:
-            agent = Agent(self._client_kind, session, self._model)
+            agent = self._make_agent(session)
             async with agent.session(str(client.base_url)):
                 for turn in range(len(session.turns)):
                     await self._turn(client, number, session, turn, agent)

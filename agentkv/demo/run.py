@@ -26,12 +26,14 @@ from tokenizers import Tokenizer
 from agentkv import __version__
 from agentkv.demo.agents import ClientKind
 from agentkv.demo.checkpoint import ModelShape, write_checkpoint
+from agentkv.demo.forced_answers import SERVER_ARGS
 from agentkv.demo.ledger_file import LedgerFile, LedgerPause
 from agentkv.demo.live import REFRESHES_PER_SECOND, BoardView, ReplayBoard
 from agentkv.demo.prefetches import read_prefetches
 from agentkv.demo.ratios import (
     PLUGIN,
     PREFETCHED,
+    RESIDENT,
     STOCK,
     RatioPlan,
     RatioRounds,
@@ -84,6 +86,11 @@ class DemoSettings:
     ratio_rounds: int = 10
     client_kind: ClientKind = ClientKind.TAGS
     tiers: tuple[str, ...] = ("dram",)
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the model's answers are tool calls: where nothing else tells of the tools."""
+        return self.client_kind is ClientKind.PLAIN
 
     @property
     def pool_blocks(self) -> int:
@@ -238,6 +245,7 @@ def _specs(settings: DemoSettings, folder: Path, redis_url: str | None) -> list[
             max_num_seqs=settings.max_num_seqs,
             seed=settings.seed,
             kv_transfer=config,
+            extra_args=SERVER_ARGS if settings.calls_tools else (),
         )
         for name, config in transfer.items()
     ]
@@ -275,7 +283,7 @@ def _measure_ratios(
     return {
         "hold": ratio(checked, "hold", "local_hit"),
         "resume": ratio(checked, "swap", "recompute"),
-        "prefetch": ratio(checked, PREFETCHED, "hold"),
+        "prefetch": ratio(checked, PREFETCHED, RESIDENT),
     }
 
 
@@ -301,6 +309,7 @@ def _replay(
             max_tokens=settings.max_tokens,
             watcher=board,
             client_kind=settings.client_kind if ledger is not None else ClientKind.PLAIN,
+            calls_tools=settings.calls_tools,
         )
     _say(
         console,

@@ -40,9 +40,14 @@ def command_of(answer: str) -> str | None:
     return blocks[-1].strip() or None if blocks else None
 
 
+def bare_command(command: str) -> str:
+    """Without the directory that it is run in: `cd /src && ls` is `ls`."""
+    return _LEADING_CD.sub("", command.strip())
+
+
 def command_class(command: str) -> str:
     """The class of a shell command: test, install, edit, search, git, build, python or other."""
-    bare = _LEADING_CD.sub("", command.strip())
+    bare = bare_command(command)
     return next((name for name, pattern in _CLASSES if pattern.search(bare)), OTHER)
 
 

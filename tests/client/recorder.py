@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Recorder:

@@ -11,15 +11,16 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agentkv.client import AgentSession, Limits
+from agentkv.client import AgentSession, Limits, channel
 
 from .recorder import WAIT_S, Recorder, recording, wait_until
 
-QUICK = Limits(request_timeout_s=0.3, flush_s=0.3, recheck_s=0.5, max_backoff_s=0.2)
+QUICK = Limits(request_timeout_s=60, flush_s=0.3, recheck_s=300, max_backoff_s=0.2)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_hanging_server_costs_the_agent_no_time(server: Recorder) -> None:
     assert statistics.median(costs_s) < 0.005
     begin_s = time.monotonic()
     session.close()
-    assert time.monotonic() - begin_s < 20, "it must not wait for the answer"
+    assert time.monotonic() - begin_s < 50, "it must not wait for the answer"
 
 
 def test_the_queue_of_a_hanging_server_is_bounded_and_keeps_the_newest(server: Recorder) -> None:
@@ -111,11 +112,14 @@ def test_a_server_without_agentkv_is_asked_once(
             time.sleep(0.02)
         with AgentSession(server.url, limits=limits) as another:
             use_tools(another, 5)
+        settled(session)
     assert server.num_requests == 1
     assert not warnings_in(caplog), "it is no fault to have no agentkv"
 
 
-def test_a_server_without_agentkv_is_asked_again_after_a_while(server: Recorder) -> None:
+def test_a_server_without_agentkv_is_asked_again_after_a_while(
+    server: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.status = 404
     session = AgentSession(server.url, limits=QUICK)
     use_tools(session, 1)
@@ -124,11 +128,13 @@ def test_a_server_without_agentkv_is_asked_again_after_a_while(server: Recorder)
     use_tools(session, 5)
     time.sleep(0.05)
     assert server.num_requests == 1
-    time.sleep(QUICK.recheck_s)
+    later_s = time.monotonic() + QUICK.recheck_s
+    clock = SimpleNamespace(monotonic=lambda: later_s, time_ns=time.time_ns)
+    monkeypatch.setattr("agentkv.client.channel.time", clock)
     with session.tool("later"):
         pass
     assert [e["event"] for e in server.wait_for(2)] == ["pause", "resume"]
-    assert session.delivery.problem is None
+    wait_until(lambda: session.delivery.problem is None)
 
 
 def test_a_wrong_key_is_logged_once_and_not_tried_again(
@@ -148,21 +154,24 @@ def test_a_server_that_recovers_gets_what_waited_in_order(server: Recorder) -> N
     server.status = 503
     sessions = [AgentSession(server.url, session_id=name, limits=QUICK) for name in "abcd"]
     sessions[0].pause("bash")
-    wait_until(lambda: server.num_requests == 1)
+    wait_until(lambda: server.num_requests >= 1)
     for session in sessions[1:]:
         session.pause("bash")
-    wait_until(lambda: server.num_requests == 2)
+    wait_until(lambda: server.num_requests >= 2)
     server.status = 200
     assert [event["session_id"] for event in server.wait_for(4)] == ["a", "b", "c", "d"]
     assert sessions[0].delivery.dropped == 0
 
 
-def test_a_pause_that_ended_while_the_server_was_away_is_not_told(server: Recorder) -> None:
+def test_a_pause_that_ended_while_the_server_was_away_is_not_told(
+    server: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_LATE_AFTER_S", 0.05)
     server.status = 503
     first, second = (AgentSession(server.url, session_id=n, limits=QUICK) for n in "ab")
     first.pause("bash")
     second.pause("bash")
-    wait_until(lambda: server.num_requests == 3)
+    wait_until(lambda: server.num_requests >= 3)
     first.resume()
     server.status = 200
     assert [(e["session_id"], e["event"]) for e in server.wait_for(2)] == [
@@ -190,7 +199,7 @@ def test_what_is_too_old_is_not_sent_but_the_end_is(server: Recorder) -> None:
     use_tools(session, 2)
     session.end()
     wait_until(lambda: server.num_requests >= 1)
-    time.sleep(0.4)
+    time.sleep(1.0)
     server.status = 200
     assert [e["event"] for e in server.wait_for(1)] == ["end"]
     assert session.delivery.dropped == 4
@@ -222,24 +231,27 @@ def test_the_thread_ends_when_idle_and_starts_again(server: Recorder) -> None:
 def test_a_tool_that_runs_keeps_the_thread(server: Recorder) -> None:
     session = AgentSession(server.url, limits=Limits(idle_s=0.05, heartbeat_s=0.4))
     with session.tool("bash"):
-        wait_until(lambda: server.kinds() == ["pause", "heartbeat"])
+        wait_until(lambda: server.kinds()[:2] == ["pause", "heartbeat"])
 
 
 def test_sessions_share_the_way_to_a_server_and_leave_nothing_behind(server: Recorder) -> None:
     limits = Limits(idle_s=0.1)
     first, second = (AgentSession(server.url, limits=limits) for _ in range(2))
-    channel = weakref.ref(first._channel)
+    shared = weakref.ref(first._channel)
     assert second._channel is first._channel
     assert AgentSession(server.url, "other key", limits=limits)._channel is not first._channel
-    first.close()
-    second.close()
+    server.hangs = True
+    first.pause("bash")
     thread = first._channel._thread
     assert thread is not None and thread.is_alive()
+    server.hangs = False
+    first.close()
+    second.close()
     del first, second
     thread.join(WAIT_S)
     assert not thread.is_alive()
     gc.collect()
-    assert channel() is None
+    assert shared() is None
 
 
 def forked(work: Any) -> int:
@@ -286,8 +298,9 @@ def test_the_session_of_the_parent_works_in_the_child(server: Recorder) -> None:
 
 
 SCRIPT = """
-from agentkv.client import AgentSession
-session = AgentSession({url!r}, session_id="s")
+from agentkv.client import AgentSession, Limits, channel
+channel._LATE_AFTER_S = 60.0
+session = AgentSession({url!r}, session_id="s", limits=Limits({limits}))
 with session.tool("bash"):
     pass
 session.end()
@@ -295,13 +308,15 @@ session.end()
 
 
 def test_a_program_may_end_right_after_its_last_event(server: Recorder) -> None:
-    subprocess.run([sys.executable, "-c", SCRIPT.format(url=server.url)], check=True, timeout=60)
+    script = SCRIPT.format(url=server.url, limits="flush_s=60, request_timeout_s=60")
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=180)
     assert server.kinds() == ["pause", "resume", "end"]
 
 
 def test_a_program_ends_although_the_server_hangs(server: Recorder) -> None:
     server.hangs = True
-    subprocess.run([sys.executable, "-c", SCRIPT.format(url=server.url)], check=True, timeout=60)
+    script = SCRIPT.format(url=server.url, limits="")
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=180)
 
 
 def test_frameworks_are_imported_by_their_adapters_alone() -> None:
@@ -309,7 +324,7 @@ def test_frameworks_are_imported_by_their_adapters_alone() -> None:
         "import sys, agentkv.client; names = {'openai', 'langchain_core', 'agents', 'langgraph'};"
         "sys.exit(str(names & sys.modules.keys()) if names & sys.modules.keys() else 0)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=180)
 
 
 def test_two_servers_do_not_wait_for_each_other(server: Recorder) -> None:

@@ -102,7 +102,7 @@ def run(server: Server, example: str) -> str:
         [*command, "--base-url", f"{server.client.base_url}/v1"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

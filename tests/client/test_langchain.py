@@ -116,16 +116,19 @@ def test_a_tool_that_fails_resumes(server: Recorder) -> None:
 
 
 async def test_a_cancelled_run_leaves_nothing_open_for_the_next(server: Recorder) -> None:
+    is_running = asyncio.Event()
+
     @tool
     async def sleep(command: str) -> str:
         """Sleeps."""
-        await asyncio.sleep(60)
+        is_running.set()
+        await asyncio.sleep(600)
         return ""
 
     async with AsyncAgentSession(server.url) as session:
         config: Any = {"callbacks": [AgentKVCallback(session)]}
         task = asyncio.create_task(sleep.ainvoke({"command": "x"}, config))
-        await asyncio.sleep(0.05)
+        await is_running.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -146,7 +149,7 @@ async def test_an_async_tool_does_not_wait_for_a_free_thread(server: Recorder) -
     async with AsyncAgentSession(server.url) as session:
         config: Any = {"callbacks": [AgentKVCallback(session)]}
         try:
-            assert await asyncio.wait_for(quick.ainvoke({"command": "x"}, config), 5) == "done"
+            assert await asyncio.wait_for(quick.ainvoke({"command": "x"}, config), 60) == "done"
         finally:
             free.set()
         await other_tool

@@ -74,6 +74,8 @@ async def test_the_pause_of_parallel_tools_ends_with_the_last(server: Recorder) 
         num_running += 1
         if num_running == 2:
             await asyncio.sleep(0.2)
+            while len(server.kinds()) < 2:
+                await asyncio.sleep(0.01)
             seen.extend(server.kinds())
         return "done"
 

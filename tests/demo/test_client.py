@@ -95,6 +95,19 @@ def test_the_async_client_reads_the_same(url: str) -> None:
     assert asyncio.run(ask()) == (5,)
 
 
+def test_the_arguments_of_a_tool_call_are_the_text(url: str) -> None:
+    pieces = [{"name": "bash", "arguments": ""}, {"arguments": "{}"}, {"arguments": None}]
+    deltas = [{"tool_calls": [{"index": 0, "function": piece}]} for piece in pieces]
+    Handler.events = [
+        ROLE,
+        *({"choices": [{"delta": delta}]} for delta in deltas),
+        {"usage": USAGE},
+    ]
+    with httpx.Client(base_url=url) as client:
+        result = send(client, REQUEST)
+    assert result.text == "{}" and len(result.gaps_s) == 2
+
+
 def test_a_refusal_and_a_broken_stream_are_errors(url: str) -> None:
     with httpx.Client(base_url=url) as client:
         Handler.events = [{"error": {"message": "engine died"}}]

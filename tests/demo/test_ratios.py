@@ -1,11 +1,23 @@
 """Which ratio rounds count: each must be what it claims, by the server's counts and the ledger."""
 
+import json
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
+from agentkv.demo import ratios
 from agentkv.demo.ledger_file import LedgerFile, LedgerPause
-from agentkv.demo.ratios import check_samples
+from agentkv.demo.ratios import (
+    PLUGIN,
+    PREFETCHED,
+    RESIDENT,
+    STOCK,
+    RatioPlan,
+    RatioRounds,
+    check_samples,
+)
 from agentkv.demo.summary import ratio
 
 from .builders import pause_record, resume_record, sample, write_ledger
@@ -45,6 +57,54 @@ def test_a_hold_must_have_come_from_the_pool(tmp_path: Path) -> None:
     [bad] = check_samples([hold], ledger(tmp_path, gpu=0, dram=FULL), BLOCK)
     assert good.problem is None
     assert bad.problem == "0 of 4192 tokens came from gpu"
+
+
+@pytest.mark.parametrize("kind", [PREFETCHED, RESIDENT])
+def test_a_prefetched_turn_and_the_one_it_is_held_against_come_from_the_pool(
+    tmp_path: Path, kind: str
+) -> None:
+    resumed = sample(kind, cached_tokens=FULL)
+    [good] = check_samples([resumed], ledger(tmp_path, gpu=FULL, dram=0), BLOCK)
+    [bad] = check_samples([resumed], ledger(tmp_path, gpu=0, dram=FULL), BLOCK)
+    assert good.problem is None and bad.problem is not None
+
+
+def test_the_servers_rest_alike_and_so_do_the_turns_of_a_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests_s: list[float] = []
+    before_s: dict[str, list[float]] = {PLUGIN: [], STOCK: []}
+    monkeypatch.setattr(ratios.time, "sleep", rests_s.append)
+    plan = RatioPlan(seed=0, num_rounds=1, pool_tokens=4200, block_size=BLOCK)
+    for name, found in before_s.items():
+        rests_s.clear()
+        transport = httpx.MockTransport(partial(answer, rests_s=rests_s, found=found))
+        with httpx.Client(base_url="http://x", transport=transport) as client:
+            samples = RatioRounds(plan, Cutter(), {})._visit(client, name, 0)
+        kinds = [sample.kind for sample in samples]
+        if name == STOCK:
+            assert kinds == ["local_hit"] * 5 + ["recompute"]
+        else:
+            assert kinds == ["hold"] * 4 + [RESIDENT, "swap", PREFETCHED]
+    near = before_s[PLUGIN][1:6]
+    assert near == before_s[STOCK][1:6]
+    assert near[4] == before_s[PLUGIN][-1] > near[0], "resident and prefetched, not hold"
+
+
+class Cutter:
+    """`FillText` without a tokenizer."""
+
+    def cut(self, num_tokens: int, key: str) -> str:
+        return f"{key} " * (num_tokens // 50)
+
+
+def answer(request: httpx.Request, rests_s: list[float], found: list[float]) -> httpx.Response:
+    """One token; notes how long the server had rested before a turn of the round."""
+    if request.headers.get("X-Session-ID", "").startswith("ratio"):
+        found.append(rests_s[-1] if rests_s else 0.0)
+    usage = {"prompt_tokens": 4200, "prompt_tokens_details": {"cached_tokens": 0}}
+    events = ({"choices": [{"delta": {"content": "a"}}]}, {"choices": [], "usage": usage})
+    return httpx.Response(200, text="".join(f"data: {json.dumps(each)}\n\n" for each in events))
 
 
 def test_a_swap_must_have_come_from_dram(tmp_path: Path) -> None:
