@@ -12,7 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
 )
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
-from vllm.v1.kv_offload.base import OffloadKey
+from vllm.v1.kv_offload.base import OffloadingEvent, OffloadKey
 from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager
 
 from agentkv.admission import ProgramAdmission
@@ -30,6 +30,7 @@ from agentkv.predict.saved_state import read_state, write_state
 from .arrived import ArrivedTurns
 from .cache_policy import AgentKVCachePolicy
 from .layout import Group, Layout
+from .pause_spans import open_spans
 from .scheduler_side import SchedulerSide
 from .slow_tiers import open_tiers
 from .tiering import AgentKVTieringManager
@@ -70,7 +71,7 @@ def build_scheduler_side(
         pool_blocks=layout.pool_hash_blocks(pool_blocks),
     )
     capacity_tokens = _capacity_tokens(offloading, layout, pool_blocks)
-    return SchedulerSide(
+    side = SchedulerSide(
         controller,
         deps,
         manager=manager,
@@ -82,6 +83,8 @@ def build_scheduler_side(
         max_kept_tokens=_KEPT_PER_TOKEN * capacity_tokens,
         admission=_admission(config, deps, controller, layout, capacity_tokens),
     )
+    side.below.spans = open_spans(vllm_config, deps.ledger, offloading, side.faults)
+    return side
 
 
 def _admission(
@@ -172,6 +175,8 @@ def _drop(primary: CPUPrimaryTierOffloadingManager, key: OffloadKey) -> bool:
     primary._policy.remove(key)
     primary._num_evictable_cache_chunks -= 1
     primary._free_chunk(chunk)
+    if primary.events is not None:
+        primary.events.append(OffloadingEvent([key], primary.medium, removed=True))
     return True
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
 from vllm.v1.kv_offload.base import OffloadKey, get_offload_group_idx
 from vllm.v1.request import Request
 
@@ -15,13 +18,15 @@ from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.config import AgentKVConfig
 from agentkv.controller import Controller
-from agentkv.sessions import BlockRef
+from agentkv.sessions import BlockRef, SessionKey
 
 from .demoter import Demoter
 from .exclusive import Exclusive
 from .guard import Faults, never_raises
+from .kv_events import KvEvents
 from .layout import Layout
-from .pool_load import REQUEST_PREFIX
+from .pause_spans import PauseSpans
+from .pool_load import REQUEST_PREFIX, PoolLoader
 from .prefetcher import Prefetcher
 from .store_tier import StoreTier
 from .tiering import AgentKVTieringManager
@@ -49,8 +54,24 @@ class Below:
         self._prefetcher = prefetcher
         copy = exclusive.copy_to_dram
         self._demoter = Demoter(controller, deps, manager, layout, config, copy)
+        self.events: KvEvents | None = None
+        self.spans: PauseSpans | None = None
         manager.on_promotion = self.on_promotion
         manager.on_promoted = self.on_promoted
+
+    def attach(self, loader: PoolLoader, offloading: OffloadingConnectorScheduler) -> None:
+        """Before the first step: the way up, and the news of what is where, if anybody listens."""
+        self._prefetcher.attach(loader)
+        if self._manager.spec.kv_events_config.enable_kv_cache_events:
+            self.events = KvEvents(self._manager, offloading, self._name_of, self.faults)
+            loader.after_reset = self.events.pool_was_reset
+
+    def _name_of(self, block_hash: bytes) -> str | None:
+        """The session that computed a block, if its client named it."""
+        sessions = self._controller.sessions
+        owner = sessions.tree.owner_at(block_hash)
+        session = sessions.get(owner) if isinstance(owner, SessionKey) else None
+        return session.key.name if session is not None and not session.is_inferred else None
 
     @never_raises
     def after_step(self) -> None:
@@ -60,6 +81,8 @@ class Below:
     @never_raises
     def on_promotion(self, request_id: str, tier: StoreTier, key: OffloadKey) -> None:
         """A look-up found a block in a tier below: it is on its way up."""
+        if self.events is not None:
+            self.events.note_rising(request_id, key)
         is_prefetch = request_id.startswith(REQUEST_PREFIX)
         purpose = "prefetch" if is_prefetch else "turn"
         self._recorder.count(metrics.PROMOTED_BLOCKS, tier.tier_type, purpose)
@@ -80,11 +103,13 @@ class Below:
     def on_promoted(self, request_id: str) -> None:
         """What was on its way up is in DRAM."""
         if request_id.startswith(REQUEST_PREFIX):
-            self._prefetcher.note_promoted()
+            self._prefetcher.look_again()
 
     @never_raises
     def note_finished(self, request: Request) -> None:
         """A turn is about to end."""
+        if self.spans is not None:
+            self.spans.note_finished(request)
         turn = self._controller.sessions.turn(request.request_id)
         if turn is not None and request.lora_request is not None:
             turn.session.is_local = True  # Keys name an adapter, not its content.

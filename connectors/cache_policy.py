@@ -31,6 +31,7 @@ class AgentKVCachePolicy(LRUCachePolicy):
         self._num_ready = 0
         self._num_arrived = 0
         self._sole: OrderedDict[OffloadKey, None] = OrderedDict()
+        self._busy: set[OffloadKey] = set()
         self._arrived: Counter[OffloadKey] = Counter()
         # Called before so many blocks are chosen for eviction: the last moment to protect some.
         self.before_evict: Callable[[int], None] | None = None
@@ -66,8 +67,9 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     @property
     def num_expendable(self) -> int:
-        """Blocks that can be evicted without loss."""
-        return len(self.chunks) - len(self._sole)
+        """Blocks that can be evicted now without loss: not those that are being copied."""
+        num_busy = sum(key not in self._sole for key in self._busy)
+        return len(self.chunks) - len(self._sole) - num_busy
 
     def oldest_sole(self) -> Iterator[OffloadKey]:
         """Idle blocks that are not ready, those used longest ago first.
@@ -134,16 +136,28 @@ class AgentKVCachePolicy(LRUCachePolicy):
     def insert(self, key: OffloadKey, chunk: ChunkStatus) -> None:
         super().insert(key, chunk)
         self._sole[key] = None
+        if key not in self._evictable:
+            self._busy.add(key)
         if key in self._arrived:
             self._rank_arrived(key)
+
+    def mark_evictable(self, key: OffloadKey) -> None:
+        super().mark_evictable(key)
+        self._busy.discard(key)
+
+    def mark_non_evictable(self, key: OffloadKey) -> None:
+        super().mark_non_evictable(key)
+        self._busy.add(key)
 
     def remove(self, key: OffloadKey) -> None:
         super().remove(key)
         self._sole.pop(key, None)
+        self._busy.discard(key)
 
     def clear(self) -> None:
         super().clear()
         self._sole.clear()
+        self._busy.clear()
         self._arrived.clear()
 
     def key_of_chunk(self, chunk_id: int) -> OffloadKey | None:

@@ -7,6 +7,7 @@ speeds measured at start and refused loads (`worker_side`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 from typing import Any, cast
 
@@ -39,7 +40,7 @@ from agentkv.metrics import Recorder
 from .assembly import build_scheduler_side
 from .control import is_control, without_replies
 from .cpu_worker import CpuCopyWorker
-from .metrics import AgentKVPromMetrics, to_stats, unregister_metrics
+from .metrics import AgentKVPromMetrics, StatsPace, to_stats, unregister_metrics
 from .pool_load import REQUEST_PREFIX, PoolLoader, without_prefetches
 from .probe import check_vllm
 from .refused_loads import RefusedLoads
@@ -75,6 +76,7 @@ class AgentKVConnector(OffloadingConnector):
         num_groups = len(kv_cache_config.kv_cache_groups)
         self._num_gpu_blocks = int(kv_cache_config.num_blocks)
         self._recorder = Recorder()
+        self._pace = StatsPace()
         self._links: LinkSpeeds | None = None
         self._refused = RefusedLoads(num_groups, self._recorder)
         self._side: SchedulerSide | None = None
@@ -97,7 +99,7 @@ class AgentKVConnector(OffloadingConnector):
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
         if self._side is not None:
-            self._side.returns.prefetcher.attach(PoolLoader(kv_cache_manager, self.scheduler))
+            self._side.below.attach(PoolLoader(kv_cache_manager, self.scheduler), self.scheduler)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
@@ -119,6 +121,7 @@ class AgentKVConnector(OffloadingConnector):
                 self._side.returns.on_control(request)
             return
         super().on_new_request(request)
+        self._pace.note_arrived(request.request_id)
         self._side.on_new_request(request)
         self._side.gate.arrived(request)
         if self._side.is_last_turn(request.request_id):
@@ -190,6 +193,7 @@ class AgentKVConnector(OffloadingConnector):
         assert self._side is not None
         self._side.on_finished(request)
         self._side.gate.finished(request)
+        self._pace.note_finished(request.request_id)
         return result
 
     def request_finished(
@@ -207,13 +211,16 @@ class AgentKVConnector(OffloadingConnector):
         return cast(Iterable[KVCacheEvent], super().take_events())
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        side = self._side
+        has_replies = side is not None and side.returns.has_replies
+        if side is not None and not has_replies and not self._pace.is_due(time.monotonic()):
+            return None
         stats: KVConnectorStats | None = super().get_kv_connector_stats()
-        has_replies = self._side is not None and self._side.returns.has_replies
         if self._recorder.is_empty() and not has_replies:
             return stats
         ours = to_stats(self._recorder)
-        if self._side is not None:
-            self._side.returns.add_replies(ours)
+        if side is not None:
+            side.returns.add_replies(ours)
         return ours if stats is None else stats.aggregate(ours)
 
     @classmethod

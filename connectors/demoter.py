@@ -77,7 +77,7 @@ class Demoter:
         self._order = itertools.count()
         self._parkings: deque[_Parking] = deque()
         self._refused_until_s: dict[StoreTier, float] = {}
-        self._looked_at_s = 0.0
+        self._looked_at_s = self._relieved_until_s = 0.0
         # Pauses of which not all could be written at the first try.
         self._tried_since_s: dict[int, float] = {}
         if manager.tiers:
@@ -175,6 +175,8 @@ class Demoter:
         if parking.was_refused:
             self._park_later(session, pause, _REFUSED_FOR_S)
             return
+        if parking.written:  # And there may be more, of what does not fit into DRAM.
+            self._tried_since_s[pause.pause_id] = now_s
         tried_since_s = self._tried_since_s.setdefault(pause.pause_id, now_s)
         if not parking.is_whole and now_s < tried_since_s + _TRY_FOR_S:
             # The last blocks of a turn are in DRAM a little later than the turn is over; others
@@ -188,6 +190,7 @@ class Demoter:
         if len(held) == len(keys):
             pause.parked_in = parking.tier.tier_type
         pause.slow_s = parking.tier.load_s(len(held))
+        self._controller.pauses.note(session, pause)  # It takes longer to come back.
         self._manager.dram.make_ready(held)
         self._deps.ledger.record(
             "park",
@@ -203,6 +206,8 @@ class Demoter:
 
     def _relieve(self) -> None:
         """Keeps some of DRAM free, or evictable without loss."""
+        if self._looked_at_s < self._relieved_until_s:
+            return
         manager = self._manager
         num_ready = len(manager.dram.chunks) - manager.dram.num_sole
         num_ready += manager.num_free_chunks + manager.num_demoting_chunks
@@ -211,15 +216,18 @@ class Demoter:
             return
         by_tier: dict[StoreTier, list[OffloadKey]] = {}
         choices: dict[SessionKey, StoreTier | None] = {}
-        oldest = list(itertools.islice(manager.dram.oldest_sole(), _SCAN * num_lacking))
-        manager.dram.make_ready(key for key in oldest if manager.find_below(key) is not None)
-        for key in oldest:
-            tier = None if manager.find_below(key) else self._choose_for(key, choices)
-            if tier is not None:
+        ready: list[OffloadKey] = []
+        for key in itertools.islice(manager.dram.oldest_sole(), _SCAN * num_lacking):
+            if manager.find_below(key) is not None:
+                ready.append(key)
+            elif (tier := self._choose_for(key, choices)) is not None:
                 by_tier.setdefault(tier, []).append(key)
                 num_lacking -= 1
                 if num_lacking == 0:
                     break
+        manager.dram.make_ready(ready)
+        if not ready and not by_tier:  # The next time these are the oldest ones again.
+            self._relieved_until_s = self._looked_at_s + _AGAIN_S
         for tier, keys in by_tier.items():
             self._write(tier, keys, "pressure")
 

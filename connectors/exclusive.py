@@ -11,6 +11,7 @@ a turn that vLLM preempts may lose some.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
@@ -23,9 +24,10 @@ from vllm.v1.request import Request
 from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
+from agentkv.pause_table import RankedQueue
 from agentkv.policy import Action
 from agentkv.resumes import action_of
-from agentkv.sessions import BlockRef, Pause, Session, SessionKey, Turn
+from agentkv.sessions import BlockRef, Session, SessionKey, Turn
 
 from .guard import Faults, never_raises
 from .kept_prefix import KeptPrefixes
@@ -36,7 +38,9 @@ from .tiering import AgentKVTieringManager
 
 _AHEAD = 4  # So many times what is needed now is marked at once.
 _RESCAN_S = 2.0
-_AHEAD_EVERY_S = 0.1
+_AHEAD_EVERY_S, _AHEAD_EVERY_MOST_S = 0.1, 1.0
+_AHEAD_SHARE = 0.0025  # Of the time, looking ahead takes at most this much.
+_MAX_PASSED = 256
 
 
 class Exclusive:
@@ -68,7 +72,10 @@ class Exclusive:
         self._kept = kept
         self._looked_at_s = -_RESCAN_S
         self._marked: dict[SessionKey, int] = {}
-        self._copied_at_s = 0.0
+        # Paused sessions not looked at since then, and the newest one that was known.
+        self._by_return: RankedQueue | None = None
+        self._held_since = -1
+        self._ahead_from_s = 0.0
         self._ahead_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
         self.store: PoolStore | None = None
@@ -94,6 +101,7 @@ class Exclusive:
         if now_s - self._looked_at_s >= _RESCAN_S:
             self._looked_at_s = now_s
             self._marked.clear()  # More of them may be in DRAM by now.
+            self._by_return = None
         found: list[OffloadKey] = []
         for refs in self._held():
             for ref in refs:
@@ -126,8 +134,7 @@ class Exclusive:
             if self._marked.get(turn.session.key) != mark:
                 self._marked[turn.session.key] = mark
                 yield self._blocks_of(turn, request)
-        for session, pause in self._held_sessions():
-            self._marked[session.key] = pause.pause_id
+        for session in self._held_sessions():
             yield self._controller.sessions.private_blocks(session)
 
     def _blocks_of(self, turn: Turn, request: Request) -> list[BlockRef]:
@@ -137,21 +144,25 @@ class Exclusive:
         new = enumerate(request.block_hashes[num_known:], start=num_known + 1)
         return [*new, *sessions.private_blocks(turn.session)]
 
-    def _held_sessions(self) -> list[tuple[Session, Pause]]:
+    def _held_sessions(self) -> Iterator[Session]:
         """Those that could be copied out again; whoever returns first needs DRAM least.
 
         Each once in a while: a walk over all its blocks has to pay.
         """
-        pauses = self._controller.pauses.kept()
-        if len(self._marked) > 2 * len(pauses) + 64:
-            self._marked = {s.key: self._marked.get(s.key, 0) for s, _ in pauses}
-        new = [
-            (session, pause)
-            for session, pause in pauses
-            if self._marked.get(session.key) != pause.pause_id
-            and self._kept.get(session.key) is not None
-        ]
-        return sorted(new, key=lambda pair: pair[1].returns_at_s)
+        pauses = self._controller.pauses
+        since = -1 if self._by_return is None else self._held_since
+        self._held_since, new = pauses.table.newest, pauses.table.kept(since=since)
+        if self._by_return is None or len(new):
+            returns_s = pauses.table.rows()["returns_at_s"][new]
+            found = pauses.table.sorted(new, [returns_s])
+            if self._by_return is None:
+                self._by_return = found
+            else:
+                self._by_return.put_all(found)
+        while (entry := self._by_return.pop()) is not None:
+            session, pause = entry[-1]
+            if pauses.is_kept(session, pause) and self._kept.get(session.key) is not None:
+                yield session
 
     def _keys_held_twice(self, ref: BlockRef, order: PoolOrder) -> Iterator[OffloadKey]:
         depth, block_hash = ref
@@ -184,6 +195,7 @@ class Exclusive:
     def clear(self) -> None:
         """The engine dropped its caches."""
         self._marked.clear()
+        self._by_return = None
         if self.store is not None:
             self.store.clear()
 
@@ -200,8 +212,26 @@ class Exclusive:
 
     @never_raises
     def copy_to_dram(self, session: Session) -> None:
-        """A tier below wants this session's blocks, and takes them from DRAM only."""
-        self.before_give_up(session, self._controller.sessions.all_blocks(session))
+        """A tier below wants this session's blocks, and takes them from DRAM only.
+
+        Of a context larger than DRAM what fits, from the root on: the rest when that is below.
+        """
+        refs = self._controller.sessions.all_blocks(session)
+        if len(self._layout.keys(refs)) <= self._manager.num_chunks:
+            self.before_give_up(session, refs)
+            return
+        if self._order is None:
+            return
+        num_room = self._manager.num_free_chunks + self.dram.num_expendable
+        part: list[int] = []
+        for ref in reversed(refs):
+            num_lacking = len(self._lacking(self._layout.keys([ref]), self._order))
+            num_room -= num_lacking
+            if num_room < 0:
+                break
+            part += [ref[0]] * num_lacking
+        if part:
+            self._copy_out(session, len(part), range(part[0] - 1, part[-1]))
 
     @never_raises
     def after_step(self) -> None:
@@ -210,22 +240,28 @@ class Exclusive:
         Only into room that costs nothing: that of blocks which are elsewhere, too.
         """
         now_s = self._clock.monotonic_s()
-        if self._order is None or now_s - self._copied_at_s < _AHEAD_EVERY_S:
+        if self._order is None or now_s < self._ahead_from_s:
             return
         if self._manager.num_free_chunks:
             return  # DRAM has everything.
-        self._copied_at_s = now_s
-        if self._order.count_front(self._ahead_blocks)[0] >= self._ahead_blocks:
+        self._copy_ahead(self._order)
+        took_s = self._clock.monotonic_s() - now_s
+        rest_s = min(_AHEAD_EVERY_MOST_S, max(_AHEAD_EVERY_S, took_s / _AHEAD_SHARE))
+        self._ahead_from_s = now_s + rest_s
+
+    def _copy_ahead(self, order: PoolOrder) -> None:
+        if order.count_front(self._ahead_blocks)[0] >= self._ahead_blocks:
             return  # The pool will give nothing up soon.
         num_left = self._ahead_blocks
-        for session, pause in self._controller.by_give_up_rank():
+        first = itertools.islice(self._controller.portfolio.order(), _MAX_PASSED)
+        for session, pause in first:
             if num_left <= 0:
                 return
             if action_of(pause) is Action.RECOMPUTE:
                 continue
             keys = self._layout.keys(self._controller.sessions.private_blocks(session))
             num_left -= len(keys)
-            lacking = self._lacking(keys, self._order)
+            lacking = self._lacking(keys, order)
             if lacking:
                 self.make_room(len(lacking))
                 if len(lacking) <= self.dram.num_expendable:
@@ -242,8 +278,11 @@ class Exclusive:
             and self._manager.find_below(key) is None
         ]
 
-    def _copy_out(self, session: Session, num_blocks: int) -> None:
+    def _copy_out(self, session: Session, num_blocks: int, part: range | None = None) -> None:
+        """With `part` only those hash blocks of the prefix."""
         prefix = self._kept.get(session.key)
+        if prefix is not None and part is not None:
+            prefix = prefix.cut(part.stop, self._layout.tokens_per_hash)
         if prefix is not None and self.store is not None and self._order is not None:
-            self.store.want(prefix, self._order)
+            self.store.want(prefix, self._order, start=0 if part is None else part.start)
             self._recorder.count(metrics.COPIED_OUT_BLOCKS, by=num_blocks)

@@ -7,8 +7,8 @@ and allocation work on a request. Images and embeddings are not kept, the hashes
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
@@ -25,6 +25,15 @@ class KeptPrefix:
     block_hashes: Sequence[Any]
     cache_salt: str | None
     lora_request: Any
+    session_id: str | None = None
+
+    def cut(self, num_blocks: int, tokens_per_hash: int) -> KeptPrefix:
+        """Its first blocks."""
+        return replace(
+            self,
+            token_ids=self.token_ids[: num_blocks * tokens_per_hash],
+            block_hashes=self.block_hashes[:num_blocks],
+        )
 
     def make_request(self, request_id: str) -> Request:
         """A request for just these blocks, never to be scheduled.
@@ -39,6 +48,7 @@ class KeptPrefix:
             arrival_time=0.0,
             lora_request=self.lora_request,
             cache_salt=self.cache_salt,
+            session_id=self.session_id,
         )
         request.block_hashes = list(self.block_hashes)
         return request
@@ -55,6 +65,7 @@ def keep(request: Request, tokens_per_hash: int) -> KeptPrefix | None:
         block_hashes=request.block_hashes[:num_blocks],
         cache_salt=request.cache_salt,
         lora_request=request.lora_request,
+        session_id=request.session_id,
     )
 
 
@@ -83,10 +94,6 @@ class KeptPrefixes:
         prefix = self._prefixes.pop(key, None)
         if prefix is not None:
             self._num_tokens -= len(prefix.token_ids)
-
-    def drop_ended(self, is_known: Callable[[SessionKey], bool]) -> None:
-        for key in [key for key in self._prefixes if not is_known(key)]:
-            self.drop(key)
 
     def clear(self) -> None:
         self._prefixes.clear()

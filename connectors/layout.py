@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
 
 from agentkv.sessions import BlockRef
@@ -39,6 +41,14 @@ class Layout:
         num_hashes = -(-num_tokens // self.tokens_per_hash)
         return sum(
             -(-min(num_hashes, group.window or num_hashes) // group.per_block)
+            for group in self.groups
+        )
+
+    def blocks_of_all(self, contexts: npt.NDArray[np.int64]) -> int:
+        """KV blocks of all these contexts, given in tokens."""
+        num_hashes = -(-contexts // self.tokens_per_hash)
+        return sum(
+            int((-(-np.minimum(num_hashes, group.window or num_hashes) // group.per_block)).sum())
             for group in self.groups
         )
 

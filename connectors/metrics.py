@@ -20,6 +20,8 @@ from agentkv.metrics import ALL_METRICS, Kind, Metric, Recorder
 
 from .control import take_replies
 
+_LONGEST_S = 1.0
+
 
 def metric_definitions() -> dict[str, OffloadingMetricMetadata]:
     """The definitions vLLM's offloading spec hands to Prometheus."""
@@ -38,6 +40,36 @@ def to_stats(recorder: Recorder) -> OffloadingConnectorStats:
         for value in values:
             stats.observe_histogram(metric.name, value, labels)
     return stats
+
+
+class StatsPace:
+    """When the numbers go to the API process: it counts them before it hands out a step's tokens.
+
+    So with the steps in which a turn ends, or nothing runs, and else once a second; a first token
+    does not wait for them. Owned by the scheduler thread.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._open: set[str] = set()
+        self._has_finished = False
+
+    def note_arrived(self, request_id: str) -> None:
+        self._open.add(request_id)
+
+    def note_finished(self, request_id: str) -> None:
+        self._open.discard(request_id)
+        self._has_finished = True
+
+    def is_due(self, now_s: float) -> bool:
+        """Asked at each step, and answered with yes: they go now."""
+        if self._since_s is None:
+            self._since_s = now_s
+        is_news = self._has_finished or not self._open
+        if not is_news and now_s - self._since_s < _LONGEST_S:
+            return False
+        self._since_s, self._has_finished = None, False
+        return True
 
 
 class AgentKVPromMetrics(OffloadPromMetrics):

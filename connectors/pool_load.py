@@ -65,12 +65,16 @@ class PoolLoader:
         self._num_started = 0
         self._loads: dict[str, PoolLoad] = {}
         self._without_blocks: set[str] = set()
+        self.after_reset: Callable[[], None] = lambda: None
         reset: Callable[[], bool] = manager.reset_prefix_cache
 
         @functools.wraps(reset)
         def reset_prefix_cache() -> bool:
             self._let_go()
-            return reset()
+            is_reset = reset()
+            if is_reset:
+                self.after_reset()
+            return is_reset
 
         manager.reset_prefix_cache = reset_prefix_cache
 

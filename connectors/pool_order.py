@@ -118,11 +118,12 @@ class PoolOrder:
         Worthless: empty, or no session needs them. Ready: worthless or given up.
         """
         num_worthless = num_ready = 0
-        for block in self._queue():
-            if num_ready == limit or not self._is_ready(block):
+        for block in itertools.islice(self._queue(), limit):
+            mark = None if block.block_hash is None else self._mark(block)
+            if block.block_hash is not None and mark is None:
                 break
             num_ready += 1
-            num_worthless += self._is_worthless(block)
+            num_worthless += mark is None or mark.is_dead
         return num_worthless, num_ready
 
     def cached_depth(self, hashes: Sequence[bytes]) -> int:
@@ -214,10 +215,6 @@ class PoolOrder:
 
     def _is_ready(self, block: KVCacheBlock) -> bool:
         return block.block_hash is None or self._mark(block) is not None
-
-    def _is_worthless(self, block: KVCacheBlock) -> bool:
-        mark = self._mark(block)
-        return block.block_hash is None or (mark is not None and mark.is_dead)
 
     def _front(self) -> list[KVCacheBlock]:
         return list(itertools.takewhile(self._is_ready, self._queue()))

@@ -38,9 +38,10 @@ class PoolStore:
     def __len__(self) -> int:
         return len(self._wanted)
 
-    def want(self, prefix: KeptPrefix, order: PoolOrder) -> None:
+    def want(self, prefix: KeptPrefix, order: PoolOrder, *, start: int = 0) -> None:
         """Stores, with the next step, what the pool has of the prefix and DRAM has not.
 
+        Without its first `start` hash blocks.
         To be called while the pool still has it; what happens to the blocks then does not matter.
         """
         self._num_started += 1
@@ -49,7 +50,7 @@ class PoolStore:
         self._offloading.on_new_request(request)
         status = self._offloading._req_status[request.request_id]
         status.update_offload_keys()
-        status.update_block_id_groups(self._block_ids(prefix.block_hashes, order))
+        status.update_block_id_groups(self._block_ids(prefix.block_hashes, order, start))
         self._wanted.append(request)
 
     def added_to(self, output: SchedulerOutput) -> SchedulerOutput:
@@ -68,20 +69,24 @@ class PoolStore:
                 self._offloading.manager.on_request_finished(status.req_context)
         self._wanted.clear()
 
-    def _block_ids(self, hashes: Sequence[bytes], order: PoolOrder) -> tuple[list[int], ...]:
-        """For each of vLLM's groups the blocks from the root on; 0 where the pool has none."""
+    def _block_ids(
+        self, hashes: Sequence[bytes], order: PoolOrder, start: int
+    ) -> tuple[list[int], ...]:
+        """For each of vLLM's groups the blocks from the root on; 0 for those not to be stored."""
         by_group: dict[int, list[int]] = {
-            group.group_id: list(self._ids_of(group, hashes, order))
+            group.group_id: list(self._ids_of(group, hashes, order, start))
             for group in self._layout.groups
         }
         return tuple(by_group.get(i, []) for i in range(max(by_group) + 1))
 
-    def _ids_of(self, group: Group, hashes: Sequence[bytes], order: PoolOrder) -> Iterable[int]:
+    def _ids_of(
+        self, group: Group, hashes: Sequence[bytes], order: PoolOrder, first: int = 0
+    ) -> Iterable[int]:
         """A chunk of which a block is missing is left out whole: vLLM would store its rest."""
         per_chunk = group.per_chunk // group.per_block
         ids: list[int] = []
         for end in range(group.per_block, len(hashes) + 1, group.per_block):
-            ids.append(order.block_id(group, hashes[end - 1]))
+            ids.append(order.block_id(group, hashes[end - 1]) if end > first else 0)
         for start in range(0, len(ids), per_chunk):
             chunk = ids[start : start + per_chunk]
             yield from chunk if all(chunk) else [0] * len(chunk)

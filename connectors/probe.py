@@ -21,6 +21,7 @@ ALLOW_VARIABLE = "AGENTKV_ALLOW_UNTESTED_VLLM"
 
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _SCHEDULER = f"{_V1}.offloading.scheduler:OffloadingConnectorScheduler"
+_EVENTS = f"{_V1}.offloading.events:OffloadingEventsTracker"
 _WORKER = f"{_V1}.offloading.worker:OffloadingConnectorWorker"
 _STATS = f"{_V1}.offloading.metrics:OffloadingConnectorStats"
 _POOL = "vllm.v1.core.block_pool:BlockPool"
@@ -101,9 +102,35 @@ SYMBOLS = (
     Symbol(f"{_LRU}._push_evictable", ("self", "key")),
     Symbol(f"{_LRU}._maybe_compact_heap", ("self",)),
     Symbol(f"{_LRU}.evict", ("self", "n", "protected")),
+    Symbol(f"{_LRU}.mark_evictable", ("self", "key")),
+    Symbol(f"{_LRU}.mark_non_evictable", ("self", "key")),
     Symbol(f"{_PRIMARY}.__init__", mentions=("_policy", "_num_evictable_cache_chunks")),
     Symbol(f"{_PRIMARY}._free_chunk", ("self", "chunk")),
-    Symbol(f"{_TIERING}.manager:TieringOffloadingManager.__init__", mentions=("primary_tier",)),
+    Symbol(
+        f"{_TIERING}.manager:TieringOffloadingManager.__init__",
+        mentions=("primary_tier", "_request_load_sources"),
+    ),
+    # kv_events.py and tier_contents.py
+    Symbol(f"{_EVENTS}.__init__", ("config",), mentions=("_pending_event_metadata",)),
+    Symbol(f"{_EVENTS}.take_events", ("self", "events")),
+    Symbol(f"{_EVENTS}.record_lookup", ("self", "req", "group_config", "chunk_idx", "offload_key")),
+    Symbol(f"{_EVENTS}._build_event_metadata", ("self", "req", "group_config", "chunk_idx")),
+    Symbol(f"{_EVENTS}._placeholder_stored", ("self", "key", "medium", "locality", "ownership")),
+    Symbol(f"{_V1}.offloading.events:_OffloadEventMetadata", ("active_residencies",)),
+    Symbol("vllm.distributed.kv_events:BlockStored", ("session_id", "locality", "ownership")),
+    Symbol("vllm.distributed.kv_events:BlockRemoved", ("locality", "ownership", "group_idx")),
+    Symbol("vllm.v1.kv_offload.base:OffloadingEvent", ("keys", "medium", "removed")),
+    Symbol("vllm.v1.kv_offload.base:ReqContext.get_offload_key_position", ("self", "key")),
+    Symbol(f"{_SCHEDULER}.__init__", mentions=("_events_tracker",)),
+    Symbol(f"{_SCHEDULER}.take_events", ("self",), mentions=("_events_tracker",)),
+    Symbol(
+        f"{_V1}.offloading_connector:OffloadingConnector.take_events", mentions=("take_events",)
+    ),
+    Symbol(f"{_PRIMARY}.__init__", mentions=("events", "medium")),
+    # pause_spans.py
+    Symbol("vllm.tracing:extract_trace_context", ("headers",)),
+    Symbol("vllm.tracing:is_tracing_available"),
+    Symbol("vllm.v1.request:Request.__init__", ("trace_headers", "session_id")),
     # spec.py
     Symbol(f"{_SPEC}.__init__", mentions=("_engine_id", "_scheduler_mmap")),
     Symbol(f"{_SPEC}.create_worker", ("self", "kv_caches")),

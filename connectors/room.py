@@ -52,10 +52,14 @@ class Room:
         self._steps_left = 0
 
     def record(self, order: PoolOrder) -> None:
-        """The pool's own gauges."""
+        """The pool's own gauges. What paused sessions share counts for each, so kept is a bound."""
         num_free = order.num_free_blocks
-        self._recorder.gauge(metrics.BLOCKS, "free", value=num_free)
+        table = self._controller.pauses.table
+        contexts = table.rows()["context_tokens"][table.kept()]
+        num_kept = min(self._layout.blocks_of_all(contexts), num_free)
         self._recorder.gauge(metrics.BLOCKS, "used", value=order.num_blocks - num_free)
+        self._recorder.gauge(metrics.BLOCKS, "kept", value=num_kept)
+        self._recorder.gauge(metrics.BLOCKS, "free", value=num_free - num_kept)
 
     def note_change(self) -> None:
         """Blocks were freed, moved, or are wanted by somebody new."""
@@ -99,7 +103,7 @@ class Room:
             return 0
         num_lacking = num_blocks + wanted - order.count_front(num_blocks + wanted)[1]
         if num_lacking > 0:
-            victims = self._controller.later_returns(after_s, besides=session)
+            victims = self._controller.portfolio.later_returns(after_s, besides=session)
             num_lacking -= self._take(order, victims, num_lacking)
         return max(0, num_blocks - max(0, num_lacking))
 

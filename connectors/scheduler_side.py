@@ -35,6 +35,7 @@ from .below import Below
 from .damaged import DamagedBlocks
 from .dead_blocks import DeadBlocks
 from .exclusive import Exclusive
+from .first_tokens import FirstTokens
 from .guard import Faults, never_raises
 from .kept_prefix import KeptPrefixes
 from .layout import Layout
@@ -45,13 +46,14 @@ from .returns import Returns
 from .room import Room
 from .step_timer import StepTimer
 from .tiering import AgentKVTieringManager
-from .translate import computed_hashes, reply_id_of, scope_of, tag_of
+from .translate import computed_hashes, name_session, reply_id_of, scope_of, tag_of
 from .whereabouts import Whereabouts
 from .worker_side import LinkSpeeds
 
 logger = init_logger("vllm.agentkv")
 
 _TIDY_EVERY_S = 1.0
+_MOST_AT_ONCE = 4  # pauses of one step; the others' turn comes with the next ones
 _Result = TypeVar("_Result")
 
 
@@ -91,7 +93,7 @@ class SchedulerSide:
         self._hits: dict[str, _Hit] = {}
         # When a turn with a load under way got its blocks, and how many tokens it is for.
         self._loads: dict[str, tuple[float, int]] = {}
-        self._preemptions = Preemptions()
+        self._preemptions, self._first_tokens = Preemptions(), FirstTokens(deps)
         self._dead = DeadBlocks(dram, layout)
         kept = KeptPrefixes(max_kept_tokens)
         self.faults = Faults(deps.recorder)
@@ -103,9 +105,8 @@ class SchedulerSide:
         prefetcher = Prefetcher(controller, deps, self.room, config.prefetch, layout, kept)
         tiers = (manager, layout, config, prefetcher, self.exclusive, self.faults)
         self.below = Below(controller, deps, *tiers)
-        self.returns = Returns(
-            controller, deps, prefetcher, self.below, self.faults, config.load_timeout_s
-        )
+        waits = (prefetcher, self.below, self.faults, config.load_timeout_s)
+        self.returns = Returns(controller, deps, *waits)
         self._damaged = DamagedBlocks(dram, drop_from_dram)
         self._tidied_at_s = deps.clock.monotonic_s()
         dram.before_evict = self.before_dram_evicts
@@ -125,10 +126,9 @@ class SchedulerSide:
             self._recorder.count(metrics.TAGS)
         self._recorder.count(metrics.TAG_PROBLEMS, by=len(problems))
         self._requests[request.request_id] = request
-        self.controller.settle_evicted()
         self.controller.turn_arrived(
             request.request_id,
-            name=request.session_id or tag.session_id,
+            name=name_session(request, tag),
             scope=scope_of(request),
             hashes=request.block_hashes,
             prompt_tokens=request.num_prompt_tokens,
@@ -168,14 +168,12 @@ class SchedulerSide:
             self._recorder.count(metrics.SHORT_HITS_SKIPPED)
         if dram_hit_tokens:
             self._loads[request.request_id] = (self._clock.monotonic_s(), dram_hit_tokens)
-        turn = self.controller.sessions.turn(request.request_id)
-        if turn is not None:
+        if (turn := self.controller.sessions.turn(request.request_id)) is not None:
             self.returns.prefetcher.note_scheduled(turn, hit.gpu_tokens)
-        self.controller.turn_scheduled(
-            request.request_id,
-            gpu_hit_tokens=hit.gpu_tokens,
-            dram_hit_tokens=dram_hit_tokens,
+        source = self.controller.turn_scheduled(
+            request.request_id, gpu_hit_tokens=hit.gpu_tokens, dram_hit_tokens=dram_hit_tokens
         )
+        self._first_tokens.expect(request, source)
 
     @never_raises
     def on_received(self, request_ids: Iterable[str]) -> None:
@@ -195,6 +193,7 @@ class SchedulerSide:
         self._hits.pop(request_id, None)
         self._loads.pop(request_id, None)
         self._preemptions.forget(request_id)
+        self._first_tokens.settle(request)
         self.returns.patience.forget(request_id)
         turn = self.controller.sessions.turn(request_id)
         self.below.note_finished(request)
@@ -217,8 +216,7 @@ class SchedulerSide:
         self._preemptions.note(preempted)
         self._timer.scheduled(output, self._clock.monotonic_s())
         self._dead.remind_dram()
-        num_freed = self.layout.windowed_blocks(output.total_num_scheduled_tokens)
-        if num_freed:
+        if num_freed := self.layout.windowed_blocks(output.total_num_scheduled_tokens):
             self._arrived.note_freed(num_freed)
         for request in preempted:
             self.controller.turn_preempted(request.request_id)
@@ -228,6 +226,7 @@ class SchedulerSide:
     @never_raises
     def on_step_end(self) -> None:
         """A step was processed and its blocks freed: put the pool in order for the next."""
+        self._first_tokens.after_step()
         now_s = self._clock.monotonic_s()
         sample = self._timer.finished(now_s)
         if sample is not None:
@@ -237,10 +236,11 @@ class SchedulerSide:
         self._damaged.drop()
         if self._order is None:
             return
+        self.controller.settle_evicted(_MOST_AT_ONCE)
+        self.controller.end_overdue(_MOST_AT_ONCE)
         if now_s - self._tidied_at_s >= _TIDY_EVERY_S:
             self._tidied_at_s = now_s
-            self.controller.settle_evicted()
-            self.controller.tidy()
+            self.controller.tidy(_MOST_AT_ONCE)
             self.returns.prefetcher.tidy()
             self.below.tidy()
             self.on_refused(self.below.take_damaged_chunks() or ())

@@ -88,6 +88,7 @@ def _open_disk(config: AgentKVConfig, block_bytes: int, namespace: Namespace) ->
             size_bytes=ssd.size_bytes,
             block_bytes=block_bytes,
             namespace=namespace,
+            min_free_bytes=ssd.min_free_bytes,
             max_write_bytes_per_s=ssd.max_write_bytes_per_s,
             num_threads=ssd.threads,
         )

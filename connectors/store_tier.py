@@ -35,11 +35,11 @@ from agentkv.cost_model import LinkSpeed
 from agentkv.tiers.base import Entry, TierStore
 
 from .chunk_sums import ChunkSums
+from .recent_failures import RecentFailures
 from .split_pool import SplitPool
 
 _PART_BYTES = 8 << 20
 _MAX_KNOWN = 1 << 20
-_FAILED_FOR_S = 30.0
 
 
 @dataclass(slots=True)
@@ -95,18 +95,20 @@ class StoreTier(SecondaryTierManager):
         self._sums = sums
         self._num_threads = num_threads
         self._rows = primary_kv_view.cast("B")
-        self._index = None if store.is_index_local else _RemoteIndex(store, self._name)
+        self._index = None if store.is_index_local else _RemoteIndex(store, self.name_of)
         self._pool = SplitPool(num_threads, store.name)
         self._jobs: dict[int, _Job] = {}
         self._errands = itertools.count(-1, -1)  # Ids of work that nobody waits for.
         self._known: OrderedDict[OffloadKey, None] = OrderedDict()
-        self._failed: OrderedDict[OffloadKey, float] = OrderedDict()
+        self._failed = RecentFailures()
         self._epoch = b""
         self._damaged_chunks: list[int] = []
         # Called with the blocks of a store that has ended: those taken, those refused.
         self.on_stored: Callable[[StoreTier, list[OffloadKey], list[OffloadKey]], None] | None = (
             None
         )
+        # Called with each block that the tier has now, or perhaps no longer has.
+        self.on_change: Callable[[OffloadKey], None] = lambda key: None
 
     @property
     def store(self) -> TierStore:
@@ -128,11 +130,17 @@ class StoreTier(SecondaryTierManager):
 
     def holds(self, key: OffloadKey) -> bool:
         """Whether the tier has this block as far as is known here; never blocks."""
-        if not self._store.is_available or self._has_failed(key):
-            return False
-        if self._index is None:
-            return self._store.contains([self._name(key)])[0]
-        return key in self._known
+        return key not in self._failed and self.has(key)
+
+    def has(self, key: OffloadKey) -> bool:
+        """As `holds`, of a block that could not be loaded just now, too."""
+        if self._index is None:  # And says no while it is not available.
+            return self._store.contains([self.name_of(key)])[0]
+        return key in self._known and self._store.is_available
+
+    def known(self) -> list[OffloadKey]:
+        """The blocks that it has as far as this engine put or found them there; [] if local."""
+        return list(self._known)
 
     def forget(self, keys: Sequence[OffloadKey]) -> None:
         """Drops blocks that no session needs, some time soon."""
@@ -141,7 +149,8 @@ class StoreTier(SecondaryTierManager):
             return
         for key in held:
             self._known.pop(key, None)
-        self._run_errand(functools.partial(self._store.delete, [self._name(k) for k in held]))
+            self.on_change(key)
+        self._run_errand(functools.partial(self._store.delete, [self.name_of(k) for k in held]))
 
     def fence(self) -> None:
         """From now on nothing stored before is found: the weights may have changed in place.
@@ -176,7 +185,7 @@ class StoreTier(SecondaryTierManager):
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         if self.holds(key):
             return LookupResult.HIT
-        if self._index is None or not self._store.is_available or self._has_failed(key):
+        if self._index is None or not self._store.is_available or key in self._failed:
             return LookupResult.MISS
         is_there = self._index.lookup(key, req_context)
         if is_there is None:
@@ -186,7 +195,7 @@ class StoreTier(SecondaryTierManager):
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         held = [key for key in keys if self.holds(key)]
         if held:
-            self._store.touch([self._name(key) for key in held])
+            self._store.touch([self.name_of(key) for key in held])
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         self._pool.store(job_metadata.job_id, *self._tasks(job_metadata, self._write))
@@ -236,13 +245,13 @@ class StoreTier(SecondaryTierManager):
     def _entries(self, job: TransferJob, part: slice) -> list[_Row]:
         size = self.block_size_bytes
         return [
-            _Row(key, c, Entry(self._name(key), self._rows[c * size : (c + 1) * size]))
+            _Row(key, c, Entry(self.name_of(key), self._rows[c * size : (c + 1) * size]))
             for key, c in zip(list(job.keys)[part], job.chunk_ids[part].tolist(), strict=True)
         ]
 
     # --- parts ---
 
-    def _name(self, key: OffloadKey) -> bytes:
+    def name_of(self, key: OffloadKey) -> bytes:
         """The key under which the store has a block."""
         if not self._epoch:
             return bytes(key)
@@ -292,28 +301,19 @@ class StoreTier(SecondaryTierManager):
         )
 
     def _remember(self, key: OffloadKey) -> None:
-        self._failed.pop(key, None)
+        self._failed.discard(key)
+        self.on_change(key)
         if self._index is None:
             return
         self._known[key] = None
         self._known.move_to_end(key)
         if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
+            self.on_change(self._known.popitem(last=False)[0])
 
     def _note_failed(self, keys: list[OffloadKey]) -> None:
-        """Not asked for again at every step, or a turn would wait for it for ever."""
-        until_s = time.monotonic() + _FAILED_FOR_S
         for key in keys:
             self._known.pop(key, None)
-            self._failed[key] = until_s
-            self._failed.move_to_end(key)
+            self.on_change(key)
+        self._failed.add(keys)
         if self._index is not None:
             self._index.mark_miss(keys)
-
-    def _has_failed(self, key: OffloadKey) -> bool:
-        if not self._failed:
-            return False
-        now_s = time.monotonic()
-        while self._failed and next(iter(self._failed.values())) <= now_s:
-            self._failed.popitem(last=False)
-        return key in self._failed

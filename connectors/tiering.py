@@ -7,7 +7,7 @@ ahead of need, and stay readable until their room is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from vllm.v1.kv_offload.base import OffloadingSpec, OffloadKey, ReqContext
 from vllm.v1.kv_offload.tiering.base import JobResult
@@ -46,6 +46,10 @@ class AgentKVTieringManager(TieringOffloadingManager):
         self.on_promotion: Callable[[str, StoreTier, OffloadKey], None] | None = None
         # Called with the request whose blocks have come up to DRAM, or have failed to.
         self.on_promoted: Callable[[str], None] | None = None
+        # Called with the blocks of a promotion that has ended, well or not.
+        self.on_came_up: Callable[[Iterable[OffloadKey]], None] | None = None
+        # Called before a reset empties DRAM.
+        self.before_reset: Callable[[], None] | None = None
         # Called with the tier and the blocks of a demotion that has ended: taken and refused ones.
         self.on_demoted: Demoted | None = None
 
@@ -102,6 +106,9 @@ class AgentKVTieringManager(TieringOffloadingManager):
         return any(job.transfer_job.is_promotion for job in self._jobs.values())
 
     def _initiate_promotion(self, tier_idx: int, key: OffloadKey, req_context: ReqContext) -> bool:
+        risen = self._request_load_sources.get(req_context.req_id, ())
+        if len(risen) >= self.num_chunks and key not in risen:
+            return False  # It would push out what came up before it, and that again, for ever.
         is_begun = bool(super()._initiate_promotion(tier_idx, key, req_context))
         if is_begun and self.on_promotion is not None:
             self.on_promotion(req_context.req_id, self.tiers[tier_idx], key)
@@ -109,8 +116,11 @@ class AgentKVTieringManager(TieringOffloadingManager):
 
     def _complete_promotion(self, job_metadata: JobMetadata, completed_job: JobResult) -> None:
         super()._complete_promotion(job_metadata, completed_job)
+        job = job_metadata.transfer_job
+        if self.on_came_up is not None:
+            self.on_came_up(job.keys)
         if self.on_promoted is not None:
-            self.on_promoted(job_metadata.transfer_job.req_context.req_id)
+            self.on_promoted(job.req_context.req_id)
 
     # --- parts ---
 
@@ -124,6 +134,8 @@ class AgentKVTieringManager(TieringOffloadingManager):
 
     def reset_cache(self) -> None:
         """vLLM's, and what was stored below is fenced off unless it may be kept."""
+        if self.before_reset is not None:
+            self.before_reset()
         super().reset_cache()
         if not self.keeps_tiers_on_reset:
             for tier in self.tiers:

@@ -66,6 +66,16 @@ def tag_of(request: Request) -> tuple[TurnTag, tuple[str, ...]]:
     return read_tag(request.kv_transfer_params, extra_args)
 
 
+def name_session(request: Request, tag: TurnTag) -> str | None:
+    """The session's name, as the client gave it.
+
+    One that only the tag has is given to the request: vLLM's own KV events name a block's session.
+    """
+    request.session_id = request.session_id or tag.session_id
+    name: str | None = request.session_id
+    return name
+
+
 def scope_of(request: Request) -> str:
     """Separates tenants: sessions of different cache salts never meet. The salt is not kept."""
     return scope_of_salt(request.cache_salt)

@@ -1,5 +1,6 @@
 """Rigs for the scheduler tests; each one is checked for leaks when its test has passed."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +8,9 @@ import pytest
 from kit import Rig, RigConfig
 
 RigFactory = Callable[..., Rig]
+
+# With another's router, whose choice between equals is not ours: run when one is named.
+collect_ignore = [] if os.environ.get("AGENTKV_VLLM_ROUTER") else ["test_vllm_router.py"]
 
 
 @pytest.hookimpl(wrapper=True)

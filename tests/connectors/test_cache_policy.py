@@ -68,6 +68,26 @@ def test_a_block_marked_while_it_is_copied_goes_first_once_it_is_idle() -> None:
     assert _evict(policy, 1) == [5]
 
 
+def test_a_block_that_is_being_copied_is_not_counted_as_expendable() -> None:
+    """Counted on, it would have the only copy of another block evicted in its place."""
+    policy = _policy(4)
+    policy.insert(_key(4), ChunkStatus(4))  # its store is under way
+    policy.make_ready([_key(3), _key(4)])
+    assert policy.num_expendable == 1
+    policy.chunks[_key(4)].ref_cnt = 0
+    policy.mark_evictable(_key(4))
+    assert policy.num_expendable == 2
+    policy.mark_non_evictable(_key(3))
+    assert policy.num_expendable == 1
+    assert _evict(policy, 1) == [4] and policy.num_expendable == 0
+    policy.remove(_key(3))
+    assert policy.num_expendable == 0
+    policy.make_ready([_key(2)])
+    policy.mark_non_evictable(_key(2))
+    policy.clear()
+    assert policy.num_expendable == 0
+
+
 def test_arrived_turns_blocks_go_last() -> None:
     policy = _policy()
     policy.protect([_key(0), _key(1), _key(2)])

@@ -217,7 +217,7 @@ def test_the_ledger_of_a_session_is_told_when_asked_for(make_rig: RigFactory) ->
         {"id": "m", "events": {"event": "end", "session_id": "a"}},
         {"id": "m", "sessions": {"limit": 10**9}},
         {"id": "m", "ledger": {"session_id": "a", "limit": 10**9}},
-        {"id": "m", "ledger": {"limit": 5}},
+        {"id": "m", "ledger": {"limit": 5, "since_s": -1}},
         {"id": "m", "events": [{"event": {"event": "end", "session_id": "a", "seq": -1}}]},
     ],
 )

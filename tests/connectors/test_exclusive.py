@@ -120,7 +120,8 @@ def test_a_long_pause_is_parked_although_dram_has_dropped_its_copy(
 ) -> None:
     """The pool alone has it: it is copied out, and goes on to the disk."""
     fields = shape()
-    fields["extra"] |= {"ssd": {"path": str(tmp_path), "size_bytes": "64MiB"}, "park_after_s": 50}
+    disk = {"path": str(tmp_path), "size_bytes": "64MiB", "min_free_bytes": "1MiB"}
+    fields["extra"] |= {"ssd": disk, "park_after_s": 50}
     rig = make_rig(**fields)
     agent = Agent(rig, "waits", 99, 10)
     agent.turn(tag={"tool": "bash", "expected_wait_s": 10.0})
@@ -188,3 +189,27 @@ def test_a_chunk_of_which_a_block_is_gone_is_not_copied_out() -> None:
     assert list(store._ids_of(group, pool.chains[1], pool.order)) == ids
     pool.pool.evict_blocks({ids[5]})
     assert list(store._ids_of(group, pool.chains[1], pool.order)) == [*ids[:4], 0, 0, 0, 0]
+
+
+def test_what_is_held_twice_is_looked_for_once_in_a_while_who_returns_first_first(
+    make_rig: RigFactory,
+) -> None:
+    rig = make_rig(**shape())
+    fill(rig, 3, num_blocks=3)
+    exclusive = rig.side.exclusive
+
+    def looked_at() -> list[str]:
+        return [session.key.name for session in exclusive._held_sessions()]
+
+    assert looked_at() == ["a2", "a1", "a0"] and looked_at() == []
+    Agent(rig, "new", 9, 3).turn(tag=TOOL)
+    assert looked_at() == ["new"] and looked_at() == []
+    exclusive.make_room(10**6)
+    assert looked_at() == [], "it was looked at already"
+    rig.clock.advance(3.0)
+    exclusive._drop_least = lambda num_chunks: None
+    seen: list[str] = []
+    real = exclusive._held_sessions
+    exclusive._held_sessions = lambda: (seen.append(each.key.name) or each for each in real())
+    exclusive.make_room(10**6)
+    assert seen == ["new", "a2", "a1", "a0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,3 +47,9 @@ def test_what_fits_takes_no_more_blocks_and_a_block_more_would(
     assert layout.blocks(num_tokens) <= num_blocks
     if num_tokens < max_tokens:
         assert num_tokens % 16 == 0 and layout.blocks(num_tokens + 1) > num_blocks
+
+
+@given(groups=st.sampled_from(GROUPS), contexts=st.lists(st.integers(0, 900)))
+def test_all_contexts_take_what_each_takes(groups: tuple[Group, ...], contexts: list[int]) -> None:
+    layout = Layout(groups, 16)
+    assert layout.blocks_of_all(np.array(contexts, np.int64)) == sum(map(layout.blocks, contexts))

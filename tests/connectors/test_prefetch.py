@@ -318,26 +318,33 @@ def test_a_prediction_brings_a_pause_back_once(make_rig: RigFactory) -> None:
     assert rig.counter("agentkv:prefetches", "predicted") == 1
 
 
-def test_room_that_is_not_there_is_looked_for_now_and_then(make_rig: RigFactory) -> None:
-    """The search walks over the other pauses: not at every step, and not for every message."""
+@pytest.mark.parametrize(("num_more", "most_looks"), [(0, 14), (3, 28)])
+def test_room_that_is_not_there_is_looked_for_now_and_then(
+    make_rig: RigFactory, num_more: int, most_looks: int
+) -> None:
+    """The search walks over the other pauses: not at every step, for every message or pause."""
     rig = make_rig(pool_blocks=40, dram_blocks=200)
+    more = [Agent(rig, f"more{i}", 200 + i, 6) for i in range(num_more)]
+    for each in more:
+        each.turn(tag=TOOL)
     agent = pushed_out(rig)
     for name in ("other50", "other51"):  # so they may not be displaced
         signal(rig, "resume", name)
     looks: list[float] = []
-    search = rig.controller.later_returns
+    search = rig.controller.portfolio.later_returns
 
     def count(*args: object, **kwargs: object) -> object:
         looks.append(rig.clock.monotonic_s())
         return search(*args, **kwargs)
 
-    rig.controller.later_returns = count
-    signal(rig, "resume", "waiting")
+    rig.controller.portfolio.later_returns = count
+    for name in ("waiting", *(each.name for each in more)):
+        signal(rig, "resume", name)
     for _ in range(100):
         tell(rig)
         rig.step()
     assert rig.cached_blocks(agent.context) < 10, "there was no room"
-    assert 1 <= len(looks) <= 14, "ten a second, at most"
+    assert 1 <= len(looks) <= most_looks, "ten a second at most, not for each by itself"
     rig.settle()
 
 

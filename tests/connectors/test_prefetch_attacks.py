@@ -9,7 +9,9 @@ import pytest
 from kit import Agent, Rig, blocks, prompt
 from kit.control import signal, tell
 from kit.copies import FOREVER
+from vllm.v1.kv_offload.base import make_offload_key
 
+from agentkv.connectors.pool_load import NOTHING
 from agentkv.signals import Event
 
 RigFactory = Callable[..., Rig]
@@ -322,3 +324,25 @@ def test_what_waits_is_looked_at_seldom_enough_not_to_be_felt(make_rig: RigFacto
     rig.add("long", prompt(5000, 20), max_tokens=300, tag={"last_turn": True})
     rig.step(200)
     assert num_looks <= 30_000, "about 10 µs each, in 2 s: at most 15 % of the time"
+
+
+def test_what_dram_does_not_have_is_looked_for_once(make_rig: RigFactory) -> None:
+    rig = make_rig(pool_blocks=40, dram_blocks=200)
+    agent = Agent(rig, "waiting", 1, 10)
+    away(rig, agent)
+    for block_hash in rig.hashes(agent.context):
+        rig.side._damaged._drop(make_offload_key(block_hash, 0))
+    loader = rig.side.returns.prefetcher._loader
+    starts: list[object] = []
+    start = loader.start
+
+    def count(*args: object, **kwargs: object) -> object:
+        starts.append(start(*args, **kwargs))
+        return starts[-1]
+
+    loader.start = count
+    signal(rig, "resume", "waiting")
+    for _ in range(20):
+        tell(rig)
+        rig.step()
+    assert starts == [NOTHING]

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kit import Agent, Rig, RigConfig, prompt
 from kit.control import tell
+from kit.kv_events import check, listen
 
 from agentkv.signals import Event
 
@@ -49,6 +50,7 @@ shapes = st.fixed_dictionaries(
         "scheduling": st.sampled_from(["fcfs", "priority"]),
         "is_hybrid": st.booleans(),
         "is_async": st.booleans(),
+        "publishes_events": st.booleans(),
         "policy": st.sampled_from(["break_even", "always_hold", "always_swap", "always_recompute"]),
         "extra": st.sampled_from(
             [
@@ -192,6 +194,7 @@ def test_any_schedule_finishes_right_and_leaves_nothing(
 ) -> None:
     rig = Rig(RigConfig(**shape))
     try:
+        index = listen(rig)
         world = _World(rig)
         for operation in script:
             world.do(operation)
@@ -199,6 +202,8 @@ def test_any_schedule_finishes_right_and_leaves_nothing(
         for request_id, result in rig.results.items():
             if result.finish_reason != "abort":
                 rig.check_answer(request_id)
+        if rig.config.publishes_events:
+            check(rig, index)
         assert set(world.told) <= rig.replies.keys(), "every message is answered"
     finally:
         rig.close()

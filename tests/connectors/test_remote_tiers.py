@@ -87,6 +87,7 @@ def test_a_frozen_server_stops_no_step(make_rig: RigFactory, redis: RedisServer)
     agent = parked(rig)
     crowd(rig)
     redis.freeze()
+    rig.has_stuck_tier = True
     try:
         assert agent.turn().dram_hit_tokens == 0  # By the engine's own clock, after half a second.
         assert rig.counter("agentkv:load_timeouts") >= 1
@@ -94,6 +95,7 @@ def test_a_frozen_server_stops_no_step(make_rig: RigFactory, redis: RedisServer)
         assert other.turn().gpu_hit_tokens
     finally:
         redis.thaw()
+        rig.has_stuck_tier = False
 
 
 def test_the_end_of_a_session_takes_its_entries_away(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kit import Agent, Rig, blocks, prompt
-from kit.away import SMALL, TOOL, outcomes, pushed_out
+from kit.away import SMALL, TOOL, crowd, outcomes, pushed_out
 from kit.control import signal, tell
 from kit.copies import FOREVER
 
@@ -109,11 +109,11 @@ class Ten:
         self.rig.settle()
 
 
-def test_a87_a_load_of_3_s_for_a_wait_of_10_s_begins_after_5_to_8_s(make_rig: RigFactory) -> None:
+def test_a87_a_load_of_3_s_for_a_wait_of_10_s_begins_after_4_to_7_s(make_rig: RigFactory) -> None:
     ten = Ten(make_rig(**SMALL))
     ten.wait_until(4.4)
     assert ten.rig.counter("agentkv:prefetches") == 0
-    ten.wait_until(8.0)
+    ten.wait_until(7.0)  # later, the load would end after the tool
     assert ten.rig.counter("agentkv:prefetches", "predicted") == 1
     ten.wait_until(10.0)
     assert ten.agent.turn().dram_hit_tokens == 0
@@ -164,3 +164,28 @@ def test_a88_what_a_compaction_supersedes_goes_first_even_if_it_was_fetched(
     rig.run("fill", prompt(9, blocks(8)), tag={"last_turn": True})
     assert rig.cached_blocks(old) == 3
     assert rig.cached_blocks(agent.context) >= 7
+
+
+def test_a_tool_that_is_done_does_not_wait_for_a_prediction_that_found_no_room(
+    make_rig: RigFactory,
+) -> None:
+    rig = make_rig(**SMALL)
+    agent = Agent(rig, "waiting", 1, 10)
+    agent.turn(tag={"tool": "bash", "expected_wait_s": 30.0})
+    crowd(rig)
+    others = [session.key.name for session, _ in rig.controller.pauses.kept()]
+    for name in others:  # They are back soon: a prediction finds hardly any room.
+        signal(rig, "resume", name)
+    rig.clock.advance(29.0)
+    tell(rig)
+    rig.settle()
+    began_s = rig.clock.monotonic_s()
+    for name in others:
+        signal(rig, "end", name)
+    tell(rig)
+    rig.settle()
+    assert rig.cached_blocks(agent.context) < 10, "it rests"
+    signal(rig, "resume", "waiting")
+    rig.settle()
+    assert rig.clock.monotonic_s() - began_s < 0.9, "the rest is not over by itself"
+    assert rig.cached_blocks(agent.context) >= 10

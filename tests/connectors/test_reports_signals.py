@@ -49,6 +49,22 @@ def test_a84_one_shots_that_are_known_as_such_flush_nobody(
     assert flushed(make_rig(pool_blocks=40, dram_blocks=100), tag) >= 0.8
 
 
+@pytest.mark.parametrize("gap_s", [0.0, 0.3])
+def test_a84_one_shots_of_which_nobody_says_anything_flush_nobody(
+    make_rig: RigFactory, gap_s: float
+) -> None:
+    """Told by what is not known of them: no name, no tool, and none of them comes back."""
+    rig = make_rig(pool_blocks=40, dram_blocks=100, policy="expected_cost")
+    agents = [Agent(rig, f"a{seed}", seed, 10) for seed in range(1, 6)]
+    for agent in agents:
+        agent.turn(tag={"tool": "bash", "expected_wait_s": 20.0})
+    for number in range(50):
+        rig.run(f"shot{number}", prompt(100 + number, blocks(10) - 2), max_tokens=1)
+        rig.clock.advance(gap_s)
+    kept = [max(rig.cached_blocks(a.context), rig.dram_blocks(a.context)) for a in agents]
+    assert sum(kept) >= 0.8 * 50
+
+
 # --- A95: retention is soft ---
 
 

@@ -18,6 +18,7 @@ from kit.control import signal
 from kit.tiers import HUMAN, WAIT_S, blocks_in, crowd, look_on, parked, ssd, step_until, tier
 
 from agentkv.connectors import slow_tiers
+from agentkv.cost_model import LinkSpeed
 from agentkv.tiers.base import Entry
 
 RigFactory = Callable[..., Rig]
@@ -27,20 +28,22 @@ class Stuck:
     """A tier whose stores do not end until `let_go`."""
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._may_move = threading.Event()
+        self._may_move, self._rig = threading.Event(), rig
+        rig.has_stuck_tier = True
         self.num_calls = 0
         store = tier(rig).store
         original = store.store
 
         def held(entries: Sequence[Entry]) -> list[bool]:
             self.num_calls += 1
-            self._may_move.wait(60.0)
+            self._may_move.wait(600.0)
             return original(entries)
 
         monkeypatch.setattr(store, "store", held)
 
     def let_go(self) -> None:
         self._may_move.set()
+        self._rig.has_stuck_tier = False
 
 
 def manager_of(rig: Rig) -> Any:
@@ -155,6 +158,7 @@ def test_a105_a_store_that_failed_counts_as_nothing_stored(
 ) -> None:
     rig = make_rig(**ssd(tmp_path))
     store = tier(rig).store
+    tier(rig).store_link = LinkSpeed(1e9)  # One that learns.
     speed = tier(rig).store_s(100)
 
     def broken(entries: Sequence[Entry]) -> list[bool]:

@@ -98,7 +98,7 @@ def test_a08_a_store_under_way_does_not_land_under_the_new_weights(
     original, wait_idle = store.store, pool.wait_idle
 
     def held(entries: Sequence[Entry]) -> list[bool]:
-        may_move.wait(30.0)
+        may_move.wait(600.0)
         return original(entries)
 
     def let_go_and_wait() -> None:
@@ -107,11 +107,13 @@ def test_a08_a_store_under_way_does_not_land_under_the_new_weights(
 
     monkeypatch.setattr(store, "store", held)
     monkeypatch.setattr(pool, "wait_idle", let_go_and_wait)
+    rig.has_stuck_tier = True
     agent = Agent(rig, "waiting", 1, 10)
     agent.turn(tag=HUMAN)
     step_until(rig, lambda: rig.counter("agentkv:demoted_blocks") > 0)
     assert not may_move.is_set(), "the store is under way"
     rig.scheduler.reset_prefix_cache(reset_connector=True)
+    rig.has_stuck_tier = False
     change_weights(monkeypatch)
     assert blocks_in(rig, agent) == 0
     assert agent.turn().dram_hit_tokens == 0
@@ -146,7 +148,7 @@ def before_load(rig: Rig, monkeypatch: pytest.MonkeyPatch, act: Callable[[], obj
 
 def keys_in(rig: Rig, agent: Agent) -> list[bytes]:
     """The names under which the tier has the agent's blocks, root first."""
-    return [tier(rig)._name(OffloadKey(h + b"\0" * 4)) for h in rig.hashes(agent.context)]
+    return [tier(rig).name_of(OffloadKey(h + b"\0" * 4)) for h in rig.hashes(agent.context)]
 
 
 @pytest.mark.parametrize("lost", [(4, 5), (4,), (0,), (0, 1, 2, 3, 4, 5)])
@@ -218,7 +220,10 @@ def test_a63_files_that_somebody_deletes_are_misses_and_written_anew(
     rig.clock.advance(40.0)
     step_until(rig, lambda: blocks_in(rig, agent) >= 10)
     crowd(rig, seed=900)
-    assert agent.turn().dram_hit_tokens >= 10 * 16
+    result = agent.turn()
+    # The crowd may have left a few of its blocks in the pool.
+    assert result.gpu_hit_tokens + result.dram_hit_tokens >= 10 * 16
+    assert result.dram_hit_tokens > 0
 
 
 def test_a79_what_the_server_evicted_is_learnt(make_rig: RigFactory, redis: RedisServer) -> None:
@@ -278,7 +283,8 @@ def test_a67_what_another_engine_stores_after_a_miss_is_found(
 
 def test_a72_by_default_the_disk_is_used(make_rig: RigFactory, tmp_path: Path) -> None:
     """No setting but where the disk is; others take DRAM while a session of 30 blocks waits."""
-    rig = make_rig(pool_blocks=60, dram_blocks=64, extra={"ssd": {"path": str(tmp_path / "kv")}})
+    disk = {"path": str(tmp_path / "kv"), "min_free_bytes": "1MiB"}
+    rig = make_rig(pool_blocks=60, dram_blocks=64, extra={"ssd": disk})
     agent = parked(rig, num_blocks=30)
     crowd(rig)
     assert rig.cached_blocks(agent.context) == rig.dram_blocks(agent.context) == 0
@@ -322,3 +328,18 @@ def test_a73_no_secret_is_in_what_an_engine_says_or_stores(
     assert secret not in repr(rig.scheduler.vllm_config)
     assert secret not in caplog.text
     assert os.environ["AGENTKV_REDIS_PASSWORD"] == secret
+
+
+@pytest.mark.parametrize("max_step_tokens", [2048, 64])
+def test_a72_a_context_larger_than_dram_goes_down_in_parts_and_its_beginning_comes_up(
+    make_rig: RigFactory, tmp_path: Path, max_step_tokens: int
+) -> None:
+    disk = {"path": str(tmp_path / "kv"), "min_free_bytes": "1MiB"}
+    extra = {"ssd": disk, "prefetch": {"enabled": False}}
+    rig = make_rig(pool_blocks=130, dram_blocks=8, max_step_tokens=max_step_tokens, extra=extra)
+    agent = parked(rig, num_blocks=100)
+    crowd(rig)
+    assert rig.cached_blocks(agent.context) == 0
+    assert agent.turn().dram_hit_tokens == 8 * 16
+    assert rig.counter("agentkv:promoted_blocks", "ssd", "turn") == 8
+    assert rig.counter("agentkv:load_timeouts") == 0

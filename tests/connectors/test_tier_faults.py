@@ -25,9 +25,10 @@ def test_a_stalled_device_stops_no_step_and_the_turn_computes(
     store = tier(rig).store
     is_moving = threading.Event()
     load = store.load
+    rig.has_stuck_tier = True
 
     def stalled(entries: Sequence[Entry]) -> list[bool]:
-        is_moving.wait(30.0)
+        is_moving.wait(600.0)
         return load(entries)
 
     monkeypatch.setattr(store, "load", stalled)
@@ -38,6 +39,7 @@ def test_a_stalled_device_stops_no_step_and_the_turn_computes(
     rig.step_until(lambda: rig.results[request_id].is_finished)
     assert rig.counter("agentkv:load_timeouts") == 1
     is_moving.set()
+    rig.has_stuck_tier = False
     rig.settle()
     rig.check_answer(request_id)
     rig.check_answer(other_id)
@@ -134,9 +136,10 @@ def test_a_turn_that_returns_while_its_kv_is_being_parked(
     rig = make_rig(**ssd(tmp_path))
     store, is_moving = tier(rig).store, threading.Event()
     original = store.store
+    rig.has_stuck_tier = True
 
     def slow(entries: Sequence[Entry]) -> list[bool]:
-        is_moving.wait(30.0)
+        is_moving.wait(600.0)
         return original(entries)
 
     monkeypatch.setattr(store, "store", slow)
@@ -145,6 +148,7 @@ def test_a_turn_that_returns_while_its_kv_is_being_parked(
     step_until(rig, lambda: rig.counter("agentkv:demoted_blocks", "ssd", "wait") > 0)
     agent.turn(tag=HUMAN)
     is_moving.set()
+    rig.has_stuck_tier = False
     step_until(rig, lambda: blocks_in(rig, agent) >= 10)
     crowd(rig)
     agent.turn()

@@ -23,9 +23,9 @@ from agentkv.signals import Event
 from agentkv.tiers.base import Entry
 
 RigFactory = Callable[..., Rig]
-NUM_BLOCKS = int(os.environ.get("AGENTKV_MIX_BLOCKS", "4000"))
-ROUND_BLOCKS = 2000  # A new rig then: what a rig keeps for its checks grows.
-TIMEOUT_S = 120.0
+NUM_BLOCKS = int(os.environ.get("AGENTKV_MIX_BLOCKS", "1500"))
+ROUND_BLOCKS = 1500  # A new rig then: what a rig keeps for its checks grows.
+MAX_RUNS = 10_000  # for one rig; about a thousand are needed
 NUM_AGENTS = 12
 TOOL = {"tool": "bash", "expected_wait_s": 5.0}
 
@@ -44,6 +44,7 @@ class Mix:
         self.server = server
         self.folder = folder
         self.random = random.Random(seed)
+        rig.has_stuck_tier = True  # Steps that meet copies under way are what is looked for.
         shared = prompt(seed, 3 * 16)
         self.agents = [
             Agent(rig, f"a{i}", 100 * seed + i, 6 + i % 7, shared=shared if i % 2 else ())
@@ -151,15 +152,16 @@ def test_nothing_wrong_ever_comes_back(
                 "min_load_tokens": 0,
                 "park_after_s": 2.0,
                 "returns_elsewhere": 0.5,
-                "ssd": {"path": str(folder), "size_bytes": "4MiB"},
+                "ssd": {"path": str(folder), "size_bytes": "4MiB", "min_free_bytes": "1MiB"},
                 "redis": {"url": server.url, "timeout_s": 0.5},
             },
         )
         mix = Mix(rig, server, folder, seed)
-        started_s = time.monotonic()
+        num_runs = 0
         while mix.num_promoted < min(ROUND_BLOCKS, NUM_BLOCKS - num_blocks):
             mix.run()
-            assert time.monotonic() - started_s < TIMEOUT_S, "too few blocks come up"
+            num_runs += 1
+            assert num_runs < MAX_RUNS, "too few blocks come up"
         rig.clean()
         for request_id in rig.results:
             rig.check_answer(request_id)

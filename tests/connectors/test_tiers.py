@@ -42,6 +42,18 @@ def test_a_short_pause_stays_where_it_is(make_rig: RigFactory, tmp_path: Path) -
     assert blocks_in(rig, agent) == 10
 
 
+def test_a_disk_kept_free_for_others_takes_nothing(make_rig: RigFactory, tmp_path: Path) -> None:
+    fields = ssd(tmp_path)
+    fields["extra"]["ssd"]["min_free_bytes"] = 1 << 60
+    rig = make_rig(**fields)
+    agent = Agent(rig, "human", 1, 10)
+    agent.turn(tag=HUMAN)
+    look_on(rig, 100)
+    assert blocks_in(rig, agent) == 0
+    assert rig.counter("agentkv:tier_failures", "ssd", "disk_full") > 0
+    agent.turn()
+
+
 def test_what_dram_must_drop_is_written_before(make_rig: RigFactory, tmp_path: Path) -> None:
     rig = make_rig(**{**ssd(tmp_path), "dram_blocks": 96})
     agents = []

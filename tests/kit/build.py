@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
-from kit.copies import BYTES_PER_S, CopyScript, ScriptedCopyWorker
+from kit.copies import BYTES_PER_S, CopyScript, ScriptedCopyWorker, SteadyLink
 from kit.engine_config import BLOCK_TOKENS, Kind, RigConfig, kv_cache_config, resolve, vllm_config
 from kit.runner import KvMemory
 from vllm.config import VllmConfig
@@ -67,6 +67,7 @@ def _patched(config: RigConfig, clock: ManualClock, script: CopyScript) -> Itera
     with (
         mock.patch(f"{connectors}.assembly.SystemClock", lambda: clock),
         mock.patch(f"{connectors}.spec.CpuCopyWorker", copies),
+        mock.patch(f"{connectors}.slow_tiers.LinkSpeed", SteadyLink),
         mock.patch(
             f"{connectors}.connector.resolve_extra_config",
             lambda extra, **_: resolve(extra, config),

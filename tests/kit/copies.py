@@ -1,4 +1,4 @@
-"""`CpuCopyWorker` under a script: copies that start late, never, or go wrong.
+"""`CpuCopyWorker` under a script: copies that start late, never, or go wrong; steady speeds.
 
 A late copy has not begun: its bytes move only when its delay is over, so a block that is reused too
 early is really overwritten under it. `wait` (vLLM's fence) forces the jobs it is asked for.
@@ -15,9 +15,21 @@ from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, TransferRes
 
 from agentkv.connectors.cpu_worker import CpuCopyWorker
 from agentkv.connectors.host_copies import HostCopies, PageCopies
+from agentkv.cost_model import LinkSpeed
 
 FOREVER = 1 << 30
 BYTES_PER_S = 4e9
+_TIER_BYTES_PER_S = 1e9
+
+
+class SteadyLink(LinkSpeed):
+    """To a tier below DRAM: real times would make decisions depend on the machine."""
+
+    def __init__(self, measured_bytes_per_s: float) -> None:
+        super().__init__(_TIER_BYTES_PER_S)
+
+    def observe(self, num_bytes: int, seconds: float) -> None:
+        """Always as fast as is said above."""
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from vllm.config import KVTransferConfig, VllmConfig
+from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
@@ -73,6 +74,7 @@ class RigConfig:
     is_async: bool = False
     is_ordered: bool = False  # with our scheduler
     policy: str = "break_even"
+    publishes_events: bool = False  # vLLM's KV events; see kit.kv_events
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -90,6 +92,8 @@ def vllm_config(config: RigConfig) -> VllmConfig:
         name = "AsyncAgentScheduler" if config.is_async else "AgentScheduler"
         scheduler.scheduler_cls = f"agentkv.connectors.scheduler.{name}"
     built.kv_transfer_config = _transfer_config(config)
+    if config.publishes_events:
+        built.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     return built
 
 

@@ -6,7 +6,6 @@ never imported here.
 
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import frozen
+from kit.ports import free_port
 
 from agentkv.tiers.base import Entry
 from agentkv.tiers.lmcache.store import LMCacheStore
 from agentkv.tiers.namespace import Namespace
 
 BLOCK_BYTES = 20_000
-START_TIMEOUT_S = 60.0  # it imports torch
+START_TIMEOUT_S = 180.0  # it imports torch
 # LMCache's server, but for one option: without it, it cannot come back to its port for a minute.
 SERVE = """
 import socket, sys
@@ -48,12 +49,6 @@ def lmcache_python() -> str:
     return sys.executable
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Server:
     """LMCache's server on a port of its own. `start` after `kill`: the same port, and empty."""
 
@@ -73,8 +68,11 @@ class Server:
             time.sleep(0.05)
         raise AssertionError(f"the server did not start:\n{self._log.read_text()[-2000:]}")
 
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+    def freeze(self) -> None:
+        frozen.freeze(self._process)
+
+    def thaw(self) -> None:
+        frozen.thaw(self._process)
 
     def kill(self) -> None:
         self._process.kill()
@@ -97,7 +95,9 @@ class Stores:
         self._namespace = own_namespace()
 
     def __call__(self, server: Server, **options: Any) -> LMCacheStore:
-        options = {"block_bytes": BLOCK_BYTES, "namespace": self._namespace, **options}
+        patience = {"timeout_s": 60.0, "call_timeout_s": 60.0}  # Who wants less says so.
+        fixed = {"block_bytes": BLOCK_BYTES, "namespace": self._namespace}
+        options = {**fixed, **patience, **options}
         self.made.append(LMCacheStore("127.0.0.1", server.port, **options))
         return self.made[-1]
 

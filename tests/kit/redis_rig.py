@@ -1,8 +1,9 @@
 """What tests of the Redis tier share: canaries, a store that must end cleanly, a slow way to it.
 
 What: `entry` makes an entry whose every byte follows from its number, `blank` one to load into;
-`open_store` gives a store that retries fast and must leave no thread; `Proxy` stands between a
-store and a real server and passes bytes slowly, late or not at all.
+`open_store` gives a store that retries fast and must leave no thread, `fill` stores what a test
+begins with; `Proxy` stands between a store and a real server and passes bytes slowly, late or not
+at all.
 """
 
 from __future__ import annotations
@@ -62,11 +63,15 @@ def loaded(store: RedisStore, numbers: Sequence[int]) -> list[bool]:
 def open_store(url: str, *, is_inner: bool = False, **options: Any) -> Iterator[RedisStore]:
     """A store that retries fast; it must not leave a thread behind.
 
+    It waits long for a server that is alive: where a test wants less patience, it says so.
     An inner one is checked with the one around it, whose threads cannot be told from its own.
     """
     settings: dict[str, Any] = {
         "block_bytes": BLOCK_BYTES,
         "namespace": NAMESPACE,
+        "connect_timeout_s": 30.0,
+        "timeout_s": 30.0,
+        "call_timeout_s": 60.0,
         "first_retry_s": 0.05,
         "max_retry_s": 0.2,
         **options,
@@ -77,8 +82,23 @@ def open_store(url: str, *, is_inner: bool = False, **options: Any) -> Iterator[
         yield store
     finally:
         store.close()
-        left = [t.name for t in set(threading.enumerate()) - before if t.name.startswith("agentkv")]
-        assert is_inner or not left, f"threads left: {left}"
+        if not is_inner:
+            _assert_ended(set(threading.enumerate()) - before)
+
+
+def _assert_ended(threads: set[threading.Thread]) -> None:
+    """`close` waits for its threads as long as a call may take, which a test makes short."""
+    for thread in threads:
+        if thread.name.startswith("agentkv"):
+            thread.join(30)
+            assert not thread.is_alive(), f"a thread is left: {thread.name}"
+
+
+def fill(url: str, numbers: Sequence[int], **options: Any) -> None:
+    """Stores these, with a patience that the store under test may not have."""
+    with open_store(url, is_inner=True, **options) as store:
+        num_bytes = store.block_bytes
+        assert store.store(entries(numbers, num_bytes)) == [True] * len(numbers)
 
 
 class Proxy:
@@ -89,7 +109,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.bytes_per_s: float | None = None
-        self.reply_delay_s = 0.0
+        self.may_reply = threading.Event()
+        self.may_reply.set()
         self.num_passed_bytes = 0
         self.num_connections = 0
         self._sockets: list[socket.socket] = []
@@ -115,8 +136,8 @@ class Proxy:
     def _pump(self, source: socket.socket, target: socket.socket, is_reply: bool) -> None:
         with contextlib.suppress(OSError):
             while content := source.recv(4096):
-                if is_reply and self.reply_delay_s:
-                    time.sleep(self.reply_delay_s)
+                if is_reply:
+                    self.may_reply.wait()
                 if self.bytes_per_s is not None:
                     time.sleep(len(content) / self.bytes_per_s)
                 target.sendall(content)
@@ -128,12 +149,14 @@ class Proxy:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(30)  # There are no more connections than these.
         self._listener.close()
+        self.may_reply.set()
         for end in self._sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(30)
         for end in self._sockets:
             end.close()
 

@@ -12,7 +12,6 @@ import datetime
 import ipaddress
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,9 +23,11 @@ import redis
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from kit import frozen
+from kit.ports import free_port
 
 PROGRAM = shutil.which("redis-server")
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0
 _NUM_SLOTS = 16384
 
 
@@ -95,23 +96,23 @@ class RedisServer:
         if self.certificates is not None:
             options = {"ssl": True, "ssl_ca_certs": str(self.certificates.ca), **options}
         options = {"password": self._password, **options}
-        return redis.Redis("127.0.0.1", self.port, socket_timeout=10, protocol=2, **options)
+        return redis.Redis("127.0.0.1", self.port, socket_timeout=60, protocol=2, **options)
 
     def kill(self) -> None:
         """As by SIGKILL: nothing is said to anyone."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
     def freeze(self) -> None:
         """Until `thaw`, connections are taken by the kernel, and nothing is answered."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        frozen.freeze(self.process)
 
     def thaw(self) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
+        frozen.thaw(self.process)
 
     def _answers(self) -> bool:
         try:
@@ -137,16 +138,14 @@ def running(
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, num_masters: int = 3, **settings: str) -> Iterator[list[RedisServer]]:
-    """Masters that share the slots evenly."""
+def cluster(
+    folder: Path, num_masters: int = 3, *, node_timeout_ms: int = 30_000, **settings: str
+) -> Iterator[list[RedisServer]]:
+    """Masters that share the slots evenly; one is dead to the others after `node_timeout_ms`."""
+    settings = {"cluster_enabled": "yes", "cluster_node_timeout": str(node_timeout_ms), **settings}
     with contextlib.ExitStack() as stack:
         servers = [
-            stack.enter_context(
-                running(
-                    folder / str(i), cluster_enabled="yes", cluster_node_timeout="2000", **settings
-                )
-            )
-            for i in range(num_masters)
+            stack.enter_context(running(folder / str(i), **settings)) for i in range(num_masters)
         ]
         clients = [stack.enter_context(contextlib.closing(server.client())) for server in servers]
         bounds = [_NUM_SLOTS * i // num_masters for i in range(num_masters + 1)]
@@ -164,8 +163,13 @@ def cluster(folder: Path, num_masters: int = 3, **settings: str) -> Iterator[lis
 
 
 @contextlib.contextmanager
-def sentinel(folder: Path, service: str = "kv") -> Iterator[tuple[RedisServer, RedisServer, int]]:
-    """A master, its replica, and the port of a Sentinel that watches them."""
+def sentinel(
+    folder: Path, service: str = "kv", *, down_after_ms: int
+) -> Iterator[tuple[RedisServer, RedisServer, int]]:
+    """A master, its replica, and the port of a Sentinel that watches them.
+
+    A machine that stands still for `down_after_ms` makes the replica master.
+    """
     with running(folder / "a") as master, running(folder / "b") as replica:
         with contextlib.closing(replica.client()) as client:
             client.replicaof("127.0.0.1", master.port)
@@ -176,7 +180,7 @@ def sentinel(folder: Path, service: str = "kv") -> Iterator[tuple[RedisServer, R
         conf.write_text(
             f"port {watcher.port}\nbind 127.0.0.1\n"
             f"sentinel monitor {service} 127.0.0.1 {master.port} 1\n"
-            f"sentinel down-after-milliseconds {service} 500\n"
+            f"sentinel down-after-milliseconds {service} {down_after_ms}\n"
             f"sentinel failover-timeout {service} 3000\n"
         )
         try:
@@ -190,26 +194,12 @@ def sentinel(folder: Path, service: str = "kv") -> Iterator[tuple[RedisServer, R
             watcher.kill()
 
 
-def wait_until(is_so: Any, timeout_s: float = 20.0) -> None:
+def wait_until(is_so: Any, timeout_s: float = 60.0) -> None:
     """Waits for something that comes true by itself."""
     deadline_s = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline_s, "it did not come true in time"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port that nobody listens to; clusters also use the one 10000 above."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 55000:
-            return port
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            low = 20000 + port % 10000
-            probe.bind(("127.0.0.1", low))
-            return low
 
 
 def make_certificates(folder: Path) -> Certificates:

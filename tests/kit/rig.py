@@ -59,6 +59,7 @@ class Rig:
 
     `before_update` is called once, when the next step was executed but not yet processed: there
     vLLM handles aborts. `is_spoilt`: the test broke the engine on purpose, so it is not checked.
+    `has_stuck_tier`: it holds up a tier below DRAM, so steps do not wait for that.
     """
 
     def __init__(self, config: RigConfig) -> None:
@@ -68,9 +69,10 @@ class Rig:
         self.num_steps = 0
         self.results: dict[str, Result] = {}
         self.counters: dict[str, dict[tuple[str, ...], float]] = {}
+        self.samples: dict[str, dict[tuple[str, ...], list[float]]] = {}
         self.replies: dict[str, ControlReply] = {}
         self.external_queries = self.external_hits = 0
-        self.script, self.is_spoilt = CopyScript(), False
+        self.script, self.is_spoilt, self.has_stuck_tier = CopyScript(), False, False
         self.before_update: Callable[[], None] | None = None
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
@@ -176,7 +178,7 @@ class Rig:
             if not self.scheduler.has_requests() and not self._pending:
                 return
             self._step()
-            let_tiers_work(self.connector)
+            let_tiers_work(self)
         raise AssertionError(f"not idle after {max_steps} steps: {self.describe()}")
 
     def drain(self) -> None:
@@ -241,16 +243,15 @@ class Rig:
             result.finish_reason = str(output.finish_reason)
 
     def _count(self, stats: Any) -> None:
-        """Sums up the counters as vLLM hands them to Prometheus."""
+        """Gathers counters and samples as vLLM hands them to Prometheus."""
         if not stats:
             return
         self.replies.update((reply.id, reply) for reply in take_replies(stats))
         for name, values in stats["data"].items():
-            if stats["types"][name] != "counter":
-                continue
-            totals = self.counters.setdefault(name, {})
+            kept: dict[str, Any] = {"counter": self.counters, "histogram": self.samples}
+            totals = kept.get(stats["types"][name], {}).setdefault(name, {})
             for labels, value in values.items():
-                totals[tuple(labels)] = totals.get(tuple(labels), 0) + value
+                totals[tuple(labels)] = totals.get(tuple(labels), type(value)()) + value
 
     def counter(self, name: str, *labels: str) -> float:
         """A counter's sum; without labels over all of them."""

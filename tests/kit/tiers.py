@@ -10,30 +10,39 @@ from typing import Any
 from kit.agent import Agent
 from kit.control import tell
 from kit.rig import Rig
+from kit.tier_waits import let_tiers_work
 from vllm.v1.kv_offload.base import make_offload_key
 
 WAIT_S = 1000.0
+_NUM_QUICK_STEPS = 2_000  # After them a step takes as long as by the engine's clock.
+_MAX_STEPS = 14_000  # Two minutes at least.
 HUMAN = {"tool": "human", "expected_wait_s": WAIT_S}
 
 
 def ssd(path: Path, **extra: Any) -> dict[str, Any]:
     """Rig fields: a DRAM tier that a few sessions fill, a disk below it."""
+    disk = {"path": str(path), "size_bytes": "64MiB", "min_free_bytes": "1MiB"}
     return {
         "pool_blocks": 40,
         "dram_blocks": 48,
-        "extra": {"min_load_tokens": 0, "ssd": {"path": str(path), "size_bytes": "64MiB"}, **extra},
+        "extra": {"min_load_tokens": 0, "ssd": disk, **extra},
     }
 
 
-def step_until(rig: Rig, condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
-    """Steps while threads work; the engine's own time moves too."""
-    deadline_s = time.monotonic() + timeout_s
+def step_until(rig: Rig, condition: Callable[[], bool]) -> None:
+    """Steps while threads work; the engine's own time moves too.
+
+    Its end is a number of steps: a machine may stand still for longer than any time it is given.
+    """
+    first = rig.num_steps
     while not condition():
-        assert time.monotonic() < deadline_s, "not so in time"
+        num_steps = rig.num_steps - first
+        assert num_steps < _MAX_STEPS, f"not so after {_MAX_STEPS} steps"
         if not rig.scheduler.has_requests():
             tell(rig)  # A tick, as the API process sends them while pauses are open.
         rig.step()
-        time.sleep(0.001)
+        let_tiers_work(rig)
+        time.sleep(0.001 if num_steps < _NUM_QUICK_STEPS else rig.step_s)
 
 
 def look_on(rig: Rig, num_steps: int = 60) -> None:
