@@ -1,10 +1,12 @@
 """agentkv.connectors.endpoint: agentkv in the API process.
 
 What: the `vllm.endpoint_plugins` entry point `Plugin`: routes under /v1/agentkv, a watcher of the
-replies that pass, and the engine's clock. Why: the engine core never sees a tool call, and blocks
-without a time-out while it is idle. Where: loaded by vLLM's API server only; an offline `LLM` loads
-none of it, which is why `Plugin` is imported when it is asked for and not before.
+replies that pass, the engine's clock, and the live page. Why: the engine core never sees a tool
+call, and blocks without a time-out while it is idle. Where: loaded by vLLM's API server only; an
+offline `LLM` loads none of it, which is why `Plugin` is imported when it is asked for and not
+before.
 
+              page, in front of vLLM's key check
     plugin ─► routes ─────┐
        └────► middleware ─┴─► engine_link ══ control message ══► engine
               ticker ◄── mailbox ◄══ reply in the statistics ══════┘

@@ -93,7 +93,7 @@ async def find_session(
     """
     scope = _scope_for(endpoint, session_id, salt, caller)
     query = SessionQuery(scope=scope, session_id=session_id, limit=1)
-    answers = await _query(endpoint, sessions=query)
+    answers = await ask_engines(endpoint, sessions=query)
     return next((found for _, reply in answers for found in reply.sessions or ()), None)
 
 
@@ -106,7 +106,7 @@ async def find_ledger(
     caller's. Raises NoAnswerError, EngineUnreachableError.
     """
     scope = _scope_for(endpoint, session_id, salt, caller)
-    answers = await _query(
+    answers = await ask_engines(
         endpoint,
         sessions=SessionQuery(scope=scope, session_id=session_id, limit=1),
         ledger=LedgerQuery(scope=scope, session_id=session_id, limit=limit),
@@ -130,22 +130,41 @@ async def list_sessions(
     scope = scope_of_salt(salt)
     are_told_apart = endpoint.callers.are_told_apart
     query = SessionQuery(scope=scope, limit=MAX_SESSIONS if are_told_apart else limit)
-    answers = await _query(endpoint, sessions=query)
-    by_engine = [reply.sessions or () for _, reply in answers]
-    in_turn = chain.from_iterable(zip_longest(*by_engine))
-    found = [session for session in in_turn if session is not None]
-    if are_told_apart:
-        found = [session for session in found if _owns(endpoint, session, scope, caller)]
-    return found[:limit]
+    answers = await ask_engines(endpoint, sessions=query)
+    return owned(endpoint, sessions_in_turn(answers), scope, caller)[:limit]
 
 
 async def engine_states(endpoint: Endpoint) -> list[dict[str, Any]]:
     """The state of every engine. Raises NoAnswerError, EngineUnreachableError."""
-    answers = await _query(endpoint, wants_state=True)
-    return [{**(reply.state or {}), "rank": rank} for rank, reply in answers]
+    answers = await ask_engines(endpoint, wants_state=True)
+    return [state_of(endpoint, rank, reply) for rank, reply in answers]
 
 
-async def _query(endpoint: Endpoint, **content: Any) -> list[tuple[int, ControlReply]]:
+def state_of(endpoint: Endpoint, rank: int, reply: ControlReply) -> dict[str, Any]:
+    """What an engine said of itself, and how full its tiers are."""
+    first_index = 0 if endpoint.link is None else endpoint.link.engines.first_index
+    tiers = endpoint.tiers.of_engine(first_index + rank)
+    return {**(reply.state or {}), "rank": rank, "tiers": tiers}
+
+
+def sessions_in_turn(answers: Iterable[tuple[int, ControlReply]]) -> list[dict[str, Any]]:
+    """The sessions of all engines, the first of each before the second of any."""
+    by_engine = [reply.sessions or () for _, reply in answers]
+    in_turn = chain.from_iterable(zip_longest(*by_engine))
+    return [session for session in in_turn if session is not None]
+
+
+def owned(
+    endpoint: Endpoint, rows: Iterable[dict[str, Any]], scope: str, caller: str
+) -> list[dict[str, Any]]:
+    """The sessions, or records of sessions, that are the caller's."""
+    if not endpoint.callers.are_told_apart:
+        return list(rows)
+    return [row for row in rows if _owns(endpoint, row, scope, caller)]
+
+
+async def ask_engines(endpoint: Endpoint, **content: Any) -> list[tuple[int, ControlReply]]:
+    """All engines the same, by rank. Raises NoAnswerError, EngineUnreachableError."""
     link = _link_of(endpoint)
     message = ControlMessage(id="", **content)
     replies = await link.ask(dict.fromkeys(link.ranks(None), message), QUERY_TIMEOUT_S)
@@ -170,12 +189,12 @@ def _link_of(endpoint: Endpoint) -> EngineLink:
 
 def _claims_on(endpoint: Endpoint, event: Event) -> list[Claim | None]:
     """On all that it names: it must not reach by one name what the other would refuse."""
+    scope = scope_of_salt(event.cache_salt)
     claims: list[Claim | None] = []
     if event.session_id is not None:
-        name = Name(scope_of_salt(event.cache_salt), event.session_id)
-        claims.append(endpoint.sessions.of(name))
+        claims.append(endpoint.sessions.of(Name(scope, event.session_id)))
     if event.request_id is not None:
-        claims.append(endpoint.replies.of(Name("", event.request_id)))
+        claims.append(endpoint.replies.of(Name(scope, event.request_id)))
     return claims
 
 
@@ -186,8 +205,8 @@ def _is_allowed(endpoint: Endpoint, claim: Claim | None, caller: str) -> bool:
     return claim is not None and claim.caller == caller
 
 
-def _owns(endpoint: Endpoint, session: dict[str, Any], scope: str, caller: str) -> bool:
-    name = Name(scope, str(session.get("session_id")))
+def _owns(endpoint: Endpoint, row: dict[str, Any], scope: str, caller: str) -> bool:
+    name = Name(scope, str(row.get("session_id")))
     return _is_allowed(endpoint, endpoint.sessions.of(name), caller)
 
 

@@ -8,6 +8,7 @@ Where: one object per API process, written on its event loop.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from pydantic import BaseModel, Field
 
@@ -22,7 +23,13 @@ class Counters(BaseModel):
         0, description="Requests that were given a session from what their client sends anyway."
     )
     hints_seen: int = Field(0, description="Requests with a hint in a known dialect.")
-    hints_ignored: int = Field(0, description="Unknown keys in such hints.")
+    hints_by_source: dict[str, int] = Field(
+        default_factory=dict, description="The same, by dialect and carrier."
+    )
+    hints_ignored: int = Field(0, description="Keys in such hints that were not understood.")
+    hints_not_followed: int = Field(
+        0, description="Wishes in such hints to keep KV for a time or before other KV."
+    )
     turns_tool: int = Field(0, description="Replies that ended in tool calls.")
     turns_human: int = Field(0, description="Replies that ended by themselves without one.")
     turns_cut: int = Field(0, description="Replies that were cut off, or not understood.")
@@ -32,6 +39,14 @@ class Counters(BaseModel):
     ticks_sent: int = Field(0, description="Times the engine was told what time it is.")
     unanswered: int = Field(0, description="Messages to the engine without a reply in time.")
     problems: int = Field(0, description="Faults inside agentkv that no request noticed.")
+
+    def saw_hints(self, sources: Iterable[str], *, ignored: int, wishes: int) -> None:
+        """Count the hints of one request."""
+        for number, source in enumerate(sources):
+            self.hints_seen += number == 0
+            self.hints_by_source[source] = self.hints_by_source.get(source, 0) + 1
+        self.hints_ignored += ignored
+        self.hints_not_followed += wishes
 
     def problem(self, where: str, error: BaseException | str) -> None:
         """Count a fault; log the first at each place, with its trace if it has one."""

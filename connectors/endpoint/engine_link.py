@@ -80,6 +80,11 @@ class EngineLink:
         self._ticker = Ticker(self._send_tick, clock)
         mailbox.listen(self._hear)
 
+    @property
+    def num_unasked(self) -> int:
+        """See `Mailbox`."""
+        return self._mailbox.num_unasked
+
     async def ask(
         self, messages: Mapping[int, ControlMessage], timeout_s: float
     ) -> dict[int, ControlReply | None]:

@@ -20,10 +20,15 @@ Listener = Callable[[ControlReply, int], None]
 
 
 class Mailbox:
-    """Replies by the id of their message. Owned by the event loop that it is used on."""
+    """Replies by the id of their message. Owned by the event loop that it is used on.
+
+    `num_unasked`: replies that nobody waited for. The engine has done something, or was told the
+    time.
+    """
 
     def __init__(self) -> None:
         self.num_delivered = 0
+        self.num_unasked = 0
         self._waiting: dict[str, asyncio.Future[ControlReply]] = {}
         self._listeners: list[Listener] = []
 
@@ -54,7 +59,9 @@ class Mailbox:
         """A reply has arrived; one that nobody waits for is still told to the listeners."""
         self.num_delivered += 1
         future = self._waiting.get(reply.id)
-        if future is not None and not future.done():
+        if future is None:
+            self.num_unasked += 1
+        elif not future.done():
             future.set_result(reply)
         for listener in self._listeners:
             listener(reply, engine_index)

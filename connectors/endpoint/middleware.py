@@ -8,6 +8,8 @@ of those: a request that arrives here has passed the check of its API key.
 
 from __future__ import annotations
 
+import time
+
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +22,7 @@ EVENTS_PATH = "/v1/agentkv/events"
 GENERATION_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
+LOOKING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_BODY_BYTES = 8 << 20
 """A larger generation request is not read. It is given no session, its pause counts only without a
 cache salt, and on a server with several keys it does not make a session its caller's."""
@@ -36,8 +39,19 @@ class AgentKVMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See `starlette.types.ASGIApp`."""
+        if scope["type"] != "http" or scope["method"] in LOOKING_METHODS:
+            await self._app(scope, receive, send)
+            return
+        activity = self._endpoint.activity
+        activity.begin()
+        try:
+            await self._pass(scope, receive, send)
+        finally:
+            activity.end(time.monotonic())
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = ""
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["method"] == "POST":
             path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path == EVENTS_PATH:
             await self._pass_events(scope, receive, send)

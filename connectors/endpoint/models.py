@@ -88,6 +88,7 @@ class LedgerRecord(_FromEngine):
 
     kind: str = Field(description="pause, redecide, park, resume or end.")
     t: float = Field(description="When, in Unix seconds.")
+    session_id: str | None = None
     pause_id: int | None = Field(None, description="Joins the records of one pause.")
     action: str | None = Field(None, description="hold, swap or recompute.")
     reason: str | None = Field(None, description="Why, in one sentence.")
@@ -110,6 +111,14 @@ class SessionLedger(BaseModel):
     records: list[LedgerRecord]
 
 
+class Tier(BaseModel):
+    """A place for KV besides the GPU pool."""
+
+    used_bytes: int | None = Field(description="null until the engine has sent a number.")
+    size_bytes: int | None = Field(description="null where it has no limit that is known here.")
+    is_available: bool = Field(description="False while it is left alone after failures.")
+
+
 class EngineState(_FromEngine):
     """One engine; there are several with data parallelism."""
 
@@ -120,12 +129,35 @@ class EngineState(_FromEngine):
     free_blocks: int | None = None
     pauses_away: int | None = Field(None, description="Pauses whose KV is not in the GPU pool.")
 
+    tiers: dict[str, Tier] = Field(
+        default_factory=dict, description="dram, ssd, redis, lmcache: those that are set up."
+    )
+
 
 class State(BaseModel):
     """The engines, and the API process that was asked."""
 
     engines: list[EngineState]
     endpoint: Counters
+
+
+class Live(State):
+    """All that a watcher needs. The relative seconds of sessions count from `as_of_s`.
+
+    Poll with `since` a second before the newest `t` seen, and drop the records that are known.
+    """
+
+    now_s: float = Field(description="The server's clock, Unix seconds.")
+    as_of_s: float = Field(
+        description="When the engines said this: earlier while nothing happens, for then they are "
+        "not asked again."
+    )
+    started_s: float = Field(description="When this API process started.")
+    sessions: list[Session]
+    records: list[LedgerRecord] = Field(
+        description="What was decided about the caller's sessions after `since`, oldest first."
+    )
+    is_cut: bool = Field(description="Older records than these were left out.")
 
 
 class ErrorInfo(BaseModel):

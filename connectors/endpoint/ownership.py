@@ -26,14 +26,14 @@ MAX_REPLIES = 20_000
 everyone then, a session until its next request."""
 
 NOBODY = "-"
-"""A scope that no cache salt has: these are hexadecimal digests or empty."""
+"""A scope that no cache salt has, and no caller: these are hexadecimal digests or empty."""
 
 ANYONE = ""
 """The caller where keys do not tell callers apart."""
 
 
 class Name(NamedTuple):
-    """A session in its scope, or a reply by its id, which needs no scope since it is random."""
+    """A session by its name, or a reply by its id, in its scope."""
 
     scope: str
     id: str
@@ -78,13 +78,24 @@ class Claims:
         held = self._claims.get(name)
         if held is not None and held.caller != caller:
             return
-        if held is not None and rank is None:
-            rank = held.rank
-        self._claims[name] = Claim(caller, rank)
-        self._claims.move_to_end(name)
-        if len(self._claims) > self._max_claims:
-            self._claims.popitem(last=False)
+        self._put(name, Claim(caller, held.rank if held is not None and rank is None else rank))
+
+    def claim_alone(self, name: Name, caller: str, rank: int | None) -> bool:
+        """As `claim`, but a name that two callers used is nobody's from then on: then False.
+
+        For ids of replies: clients may choose them, and the engine knows the last who used one.
+        """
+        held = self._claims.get(name)
+        is_alone = held is None or held.caller == caller
+        self._put(name, Claim(caller if is_alone else NOBODY, rank))
+        return is_alone
 
     def of(self, name: Name) -> Claim | None:
         """The claim on a name, None if there is none (any more)."""
         return self._claims.get(name)
+
+    def _put(self, name: Name, claim: Claim) -> None:
+        self._claims[name] = claim
+        self._claims.move_to_end(name)
+        if len(self._claims) > self._max_claims:
+            self._claims.popitem(last=False)

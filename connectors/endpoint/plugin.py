@@ -21,8 +21,10 @@ from .engine_link import EngineLink, Engines
 from .mailbox import Mailbox
 from .middleware import AgentKVMiddleware
 from .ownership import Callers
+from .page import PageMiddleware, read_files
 from .routes import router
 from .state import Endpoint
+from .tiers import Tiers, tier_sizes
 
 logger = init_logger("vllm.agentkv")
 
@@ -36,10 +38,12 @@ class Plugin:
     required_tasks = ("generate",)
 
     def __init__(self) -> None:
+        self._app: FastAPI | None = None
         self._endpoint: Endpoint | None = None
 
     def attach_router(self, app: FastAPI) -> None:
         """Add the routes and the middleware; vLLM's own comes around it."""
+        self._app = app
         args = getattr(app.state, "args", None)
         self._endpoint = Endpoint(callers=Callers(_num_keys(args)))
         app.state.agentkv = self._endpoint
@@ -47,8 +51,13 @@ class Plugin:
         app.add_middleware(AgentKVMiddleware, endpoint=self._endpoint)
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-        """Connect to the engine, if it runs with agentkv; else all stays as without us."""
-        if self._endpoint is None or not _is_in_use(engine_client):
+        """Connect to the engine, if it runs with agentkv; else nothing is watched."""
+        if self._app is None or self._endpoint is None:
+            return
+        # Around the stack as it is now: vLLM has built it, so that none can be added.
+        stack = self._app.middleware_stack or self._app.build_middleware_stack()
+        self._app.middleware_stack = PageMiddleware(stack, read_files())
+        if not _is_in_use(engine_client):
             return
         box = Mailbox()
         self._endpoint.link = EngineLink(
@@ -58,6 +67,8 @@ class Plugin:
             self._endpoint.counters,
             SystemClock(),
         )
+        extra = _our_extra(engine_client.vllm_config.kv_transfer_config)
+        self._endpoint.tiers = Tiers(tier_sizes(extra))
         mailbox.activate(box)
         if (getattr(args, "api_server_count", None) or 1) > 1 and _num_keys(args) > 1:
             logger.warning(
@@ -77,6 +88,15 @@ def _is_in_use(engine_client: Any) -> bool:
     transfer = engine_client.vllm_config.kv_transfer_config
     # Also as a part of a MultiConnector.
     return transfer is not None and any(transfer.has_connector(name) for name in CONNECTORS)
+
+
+def _our_extra(transfer: Any) -> dict[str, Any]:
+    """agentkv's own settings."""
+    extra = transfer.kv_connector_extra_config or {}
+    if transfer.kv_connector in CONNECTORS:
+        return dict(extra)
+    parts = (part for part in extra["connectors"] if part.get("kv_connector") in CONNECTORS)
+    return dict(next(parts).get("kv_connector_extra_config") or {})
 
 
 def _engines_of(parallel: Any) -> Engines:

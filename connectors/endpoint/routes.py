@@ -7,6 +7,7 @@ vLLM's own handlers, which name the field that is wrong.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from agentkv.signals import MAX_LEDGER_RECORDS, EventResult
 
 from . import answers
 from .answers import MAX_SESSIONS, NoAnswerError
+from .counters import Counters
 from .engine_link import EngineUnreachableError
 from .models import (
     EngineState,
@@ -26,12 +28,15 @@ from .models import (
     EventBatch,
     EventBody,
     EventResults,
+    LedgerRecord,
+    Live,
     Session,
     SessionLedger,
     Sessions,
     State,
 )
 from .state import Endpoint
+from .watching import watch
 
 NO_ANSWER = (
     "The engine did not answer in time. It answers in vLLM's statistics, which do not come to this "
@@ -144,6 +149,34 @@ async def get_state(endpoint: TheEndpoint) -> State:
         states = await answers.engine_states(endpoint)
         engines = [EngineState.model_validate(state) for state in states]
     return State(engines=engines, endpoint=endpoint.counters)
+
+
+@router.get("/live", response_model_exclude_unset=True)
+async def get_live(
+    endpoint: TheEndpoint,
+    caller: Caller,
+    since: Annotated[
+        float, Query(ge=0, allow_inf_nan=False, description="Unix seconds; records after that.")
+    ] = 0.0,
+    limit: Annotated[int, Query(ge=1, le=MAX_SESSIONS, description="Sessions at most.")] = 100,
+    salt: Salt = None,
+) -> Live:
+    """For those who watch: state, sessions and new ledger records in one answer.
+
+    An engine in which nothing happens is not woken for it.
+    """
+    with _failures_are_503(endpoint):
+        seen = await watch(endpoint, since, limit, salt, caller)
+        return Live(
+            now_s=time.time(),
+            as_of_s=seen.as_of_s,
+            started_s=endpoint.started_s,
+            engines=[EngineState.model_validate(state) for state in seen.engines],
+            endpoint=Counters(**endpoint.counters.model_dump()),  # All of them count as set.
+            sessions=[Session.model_validate(session) for session in seen.sessions],
+            records=[LedgerRecord.model_validate(record) for record in seen.records],
+            is_cut=seen.is_cut,
+        )
 
 
 @contextmanager

@@ -8,7 +8,9 @@ Nothing here raises: after a fault the turn is no longer watched, and its reques
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope
@@ -17,7 +19,7 @@ from agentkv.signals import ScopedEvent
 from agentkv.watch.replies import ReplyWatcher, reply_watcher
 from agentkv.watch.turn_end import TurnEnd
 
-from .ownership import Claims, Name
+from .ownership import Name
 from .request_facts import SESSION_HEADER, RequestFacts, RequestReader
 from .state import Endpoint
 from .turn_events import event_of
@@ -36,6 +38,7 @@ class WatchedTurn:
         self._request = RequestReader(headers, raw)
         self._watcher: ReplyWatcher | None = None
         self._is_broken = False
+        self._unread: list[Message] = []
 
     def name_session(self, scope: Scope) -> None:
         """Put the client's own session id where vLLM looks for one, if it finds none there."""
@@ -47,12 +50,19 @@ class WatchedTurn:
             self._try("watching a reply", lambda: self._begin(message))
 
     def after(self, message: Message) -> None:
-        """A message of the reply has been sent on."""
-        if self._watcher is not None and message["type"] == "http.response.body":
-            self._try("watching a reply", lambda: self._read(message))
+        """A message of the reply has been sent on. It is read when the loop is free.
+
+        A stream begins with a piece without text: the first token comes right behind it.
+        """
+        if self._watcher is None or message["type"] != "http.response.body":
+            return
+        if not self._unread:
+            asyncio.get_running_loop().call_soon(self._read_on)
+        self._unread.append(message)
 
     def close(self) -> None:
         """The request is over, also where its reply was not complete."""
+        self._read_on()
         if self._watcher is not None:
             self._try("watching a reply", self._finish)
 
@@ -84,7 +94,14 @@ class WatchedTurn:
             # Before the client has the reply: its next event may follow at once.
             facts = self._request.facts()
             if facts.session_id is not None:
-                self._claim(self._endpoint.sessions, Name(facts.scope, facts.session_id))
+                name = Name(facts.scope, facts.session_id)
+                self._endpoint.sessions.claim(name, self._caller(), self._rank())
+
+    def _read_on(self) -> None:
+        unread, self._unread = self._unread, []
+        for message in unread:
+            if self._watcher is not None:
+                self._try("watching a reply", partial(self._read, message))
 
     def _read(self, message: Message) -> None:
         assert self._watcher is not None
@@ -101,8 +118,8 @@ class WatchedTurn:
         self._count(end, facts)
         if end is None:
             return
-        if self._endpoint.keeps_claims and end.request_id is not None:
-            self._claim(self._endpoint.replies, Name("", end.request_id))
+        if end.request_id is not None and not self._owns(Name(facts.scope, end.request_id)):
+            return
         event = event_of(end, facts)
         if event is not None and self._endpoint.link is not None:
             self._endpoint.link.tell(ScopedEvent(event=event, scope=facts.scope), self._rank())
@@ -115,12 +132,17 @@ class WatchedTurn:
         counters.turns_tool += stop == "tool"
         counters.turns_human += stop == "human"
         counters.turns_cut += stop == "cut"
-        counters.hints_seen += bool(facts.hints.seen)
-        counters.hints_ignored += facts.hints.ignored
+        hints = facts.hints
+        counters.saw_hints(hints.seen, ignored=hints.ignored, wishes=hints.wishes)
 
-    def _claim(self, claims: Claims, name: Name) -> None:
-        caller = self._endpoint.callers.caller_of(self._headers)
-        claims.claim(name, caller, self._rank())
+    def _owns(self, reply: Name) -> bool:
+        """False if another caller used the id of this reply: which session it names is open."""
+        if not self._endpoint.keeps_claims:
+            return True
+        return self._endpoint.replies.claim_alone(reply, self._caller(), self._rank())
+
+    def _caller(self) -> str:
+        return self._endpoint.callers.caller_of(self._headers)
 
     def _rank(self) -> int | None:
         """The engine that the client chose, None where vLLM chooses one."""

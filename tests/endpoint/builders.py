@@ -244,10 +244,10 @@ class Served:
         await settle()
         return response
 
-    async def counters(self, key: str | None = None) -> dict[str, int]:
+    async def counters(self, key: str | None = None) -> dict[str, Any]:
         """What the endpoint counts."""
         response = await self.get("state", key)
-        found: dict[str, int] = response.json()["endpoint"]
+        found: dict[str, Any] = response.json()["endpoint"]
         return found
 
 

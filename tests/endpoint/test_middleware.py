@@ -124,7 +124,31 @@ async def test_a_hint_of_another_dialect_reaches_the_pause_and_is_counted(served
     served.model.reply = chat_reply(PYTEST)
     await served.chat({"kv_transfer_params": hint})
     assert the_event(served)["expected_wait_s"] == 40
-    assert (await served.counters())["hints_seen"] == 1
+    counters = await served.counters()
+    assert counters["hints_seen"] == 1
+    assert counters["hints_by_source"] == {"agentkv/kv_transfer_params": 1}
+
+
+async def test_a100_a_hint_that_is_lost_on_the_way_is_missed_at_its_source(served: Served) -> None:
+    """In the log `agentkv doctor` says from which request on: tests/doctor/faults_in_head.py."""
+    for carried in ({"vllm_xargs": {"agentkv.tool": "bash"}}, {"metadata": {"agentkv.tool": "x"}}):
+        await served.chat(carried)
+    for header in ({"x-agentkv-tool": "bash"}, {"x-agentkv-tool": "bash"}, {}):
+        await served.chat(**header)
+    counters = await served.counters()
+    seen = {"vllm_xargs": 1, "metadata": 1, "header": 2}
+    assert counters["hints_by_source"] == {f"agentkv/{name}": num for name, num in seen.items()}
+    assert (counters["hints_seen"], counters["requests_watched"]) == (4, 5)
+
+
+async def test_a_wish_to_be_kept_reaches_no_pause_and_is_counted(served: Served) -> None:
+    served.model.reply = chat_reply(PYTEST)
+    await served.chat({"nvext": {"cache_control": {"ttl": "1h"}}, "prompt_cache_retention": "24h"})
+    assert the_event(served).keys() == {"event", "request_id", "waits_for", "calls"}
+    counters = await served.counters()
+    assert (counters["hints_seen"], counters["hints_ignored"]) == (1, 0)
+    assert counters["hints_by_source"] == {"dynamo/cache_control": 1, "openai/prompt_cache": 1}
+    assert counters["hints_not_followed"] == 2
 
 
 async def test_the_claude_code_session_becomes_vllms_and_the_body_stays(served: Served) -> None:
@@ -237,7 +261,8 @@ async def test_messages_are_passed_on_as_the_very_objects_and_before_they_are_re
     scope = {"type": "http", "method": "POST", "path": CHAT, "headers": []}
     await watching(scope, receive, send)
     assert all(one is other for one, other in zip(passed, messages, strict=True))
-    assert order == ["sent", "sent", "read", "sent", "read", "finish"]
+    # Not even between the pieces of one burst: a token must not wait for it.
+    assert order == ["sent", "sent", "sent", "read", "read", "finish"]
 
 
 @pytest.mark.parametrize("broken", ["reply_watcher", "event_of"])

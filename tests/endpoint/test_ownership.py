@@ -8,7 +8,7 @@ import pytest
 from agentkv.connectors.endpoint.ownership import ANYONE, Callers, Claim, Claims, Name
 from agentkv.scope import scope_of_salt
 
-from .builders import FakeEngine, Served, scoped
+from .builders import FakeEngine, Served, call, chat_reply, scoped
 from .conftest import Serve
 
 END = {"event": "end", "session_id": "s"}
@@ -73,6 +73,32 @@ async def test_an_event_does_not_reach_a_foreign_session_by_its_other_name(serve
     await served.chat({"session_id": "mine"}, key="key-b")
     mixed = {"event": "end", "session_id": "mine", "request_id": "chatcmpl-1"}
     assert (await served.post(mixed, "key-b")).json()["status"] == "unknown"
+
+
+async def test_a_reply_id_that_two_keys_used_names_nobodys_session(serve: Serve) -> None:
+    """The id is the client's to choose, and the engine knows the last session that used it."""
+    served = await two_tenants(serve)
+    served.model.reply = chat_reply(call("bash", command="make"))
+    await served.chat({"session_id": "t"}, key="key-b")
+    assert served.engine.sent == [], "the pause of one must not become the other's"
+    by_reply = {"event": "end", "request_id": "chatcmpl-1"}
+    for key in ("key-a", "key-b"):
+        assert (await served.post(by_reply, key)).json()["status"] == "unknown"
+    assert (await served.post(END, "key-a")).json()["status"] == "accepted"
+
+
+async def test_a_reply_id_that_two_salts_used_names_a_session_of_each(serve: Serve) -> None:
+    served = await serve(FakeEngine(), *KEYS)
+    served.model.reply = chat_reply(call("bash", command="make"))
+    for salt, key in (("red", "key-a"), ("blue", "key-b")):
+        await served.chat({"cache_salt": salt}, key=key)
+    scopes = [scope_of_salt("red"), scope_of_salt("blue")]
+    assert [event.scope for event in served.engine.events] == scopes
+    served.engine.sent.clear()
+    for salt in ("red", "blue"):
+        by_reply = {"event": "end", "request_id": "chatcmpl-1", "cache_salt": salt}
+        await served.post(by_reply, "key-b")
+    assert [event.scope for event in served.engine.events] == ["-", scope_of_salt("blue")]
 
 
 async def test_another_key_can_neither_see_nor_list_a_session(serve: Serve) -> None:

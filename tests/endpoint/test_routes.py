@@ -311,6 +311,7 @@ async def test_openapi_describes_every_route_and_every_field(served: Served) -> 
     assert paths == {
         "/v1/agentkv/events": {"post"},
         "/v1/agentkv/ledger/{session_id}": {"get"},
+        "/v1/agentkv/live": {"get"},
         "/v1/agentkv/sessions": {"get"},
         "/v1/agentkv/sessions/{session_id}": {"get"},
         "/v1/agentkv/state": {"get"},

@@ -25,7 +25,7 @@ async def test_no_chunk_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> N
         async def pieces() -> AsyncIterator[bytes]:
             for chunk in chunks:
                 yield chunk
-                await asyncio.wait_for(has_arrived.wait(), 5)
+                await asyncio.wait_for(has_arrived.wait(), 60)
                 has_arrived.clear()
 
         return StreamingResponse(pieces(), media_type="text/event-stream")
