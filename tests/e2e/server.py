@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from kit.ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 READY_TIMEOUT_S = 300.0  # 20 s on an idle machine
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 120.0
 API_SERVER = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 ENGINE_OPTIONS: Mapping[str, Any] = {
     "--block-size": 32,
@@ -91,7 +91,7 @@ def serving(command: Sequence[str], log: Path) -> Iterator[Server]:
             start_new_session=True,
         )
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
             server = Server(process, client, log)
             _wait_ready(server)
             yield server
@@ -109,9 +109,3 @@ def _wait_ready(server: Server) -> None:
                 return
         time.sleep(0.2)
     raise AssertionError(f"the server did not start:\n{server.log.read_text()[-4000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

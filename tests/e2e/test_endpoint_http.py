@@ -1,7 +1,6 @@
 """The endpoint plugin in a real server: events, sessions, tenants, and pauses nobody announced.
 
-The model's weights are random, so a tool call is forced: by a named tool choice, whose arguments
-vLLM's structured output then can fill in one way only.
+The model's weights are random, so its tool calls are forced, as in the demo's.
 """
 
 import json
@@ -12,6 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from playwright.sync_api import expect
+from typer.testing import CliRunner
+
+from agentkv.cli.main import build_app
+from agentkv.demo.forced_answers import END_TEXT, SERVER_ARGS, ForcedCall, ForcedEnd
+from agentkv.doctor import live
+from tests.endpoint.ui_kit import browsing_sync
 
 from .server import API_SERVER, Server, serving
 
@@ -21,20 +27,8 @@ MESSAGES = [
 ]
 GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 COMMAND = "run the tests"
-SCHEMA = {
-    "type": "object",
-    "properties": {"command": {"type": "string", "enum": [COMMAND]}},
-    "required": ["command"],
-    "additionalProperties": False,
-}
-BASH = {"type": "function", "function": {"name": "bash", "parameters": SCHEMA}}
-FORCED = {
-    "tools": [BASH],
-    "tool_choice": {"type": "function", "function": {"name": "bash"}},
-    "temperature": 0,
-    "max_tokens": 400,
-}
-ONE_WAY = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+FORCED = {**ForcedCall("bash", COMMAND).fields(), "temperature": 0}
+SCHEMA = FORCED["tools"][0]["function"]["parameters"]
 OTHER_KEY = {"Authorization": "Bearer key-b"}
 
 
@@ -49,9 +43,7 @@ def server(model: Path, engine_lock: None, folder: Path) -> Iterator[Server]:
     config.write_text(f"dram: {{size_bytes: 16MiB}}\nledger: {{path: {folder}/ledger.jsonl}}\n")
     flags = ("--model", str(model), "--kv-connector", "agentkv", "--agentkv-config", str(config))
     keys = ("--api-key", "key-a", "key-b")
-    tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    strict = ("--tool-strict-level", "parameter", "--structured-outputs-config", ONE_WAY)
-    with serving((*API_SERVER, *flags, *keys, *tools, *strict), folder / "server.log") as server:
+    with serving((*API_SERVER, *flags, *keys, *SERVER_ARGS), folder / "server.log") as server:
         server.client.headers["Authorization"] = "Bearer key-a"
         yield server
 
@@ -85,7 +77,7 @@ def counters(server: Server) -> dict[str, int]:
 
 def until(holds: Callable[[], bool]) -> None:
     """Waits for what happens beside the requests."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
@@ -135,23 +127,64 @@ def test_a_tool_call_in_a_reply_is_a_pause_with_its_tool(server: Server, folder:
     assert after["pauses_sent"] == before["pauses_sent"] + 1
 
 
-def test_a_streamed_tool_call_is_seen_through_the_openai_client(server: Server) -> None:
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_tool_call_is_seen_through_the_openai_client(
+    server: Server, folder: Path, is_streamed: bool
+) -> None:
     from openai import OpenAI
 
+    name = f"openai-{is_streamed}"
     client = OpenAI(base_url=f"{server.client.base_url}/v1", api_key="key-a", max_retries=0)
+    ask: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, **FORCED}
     with client:
-        stream = client.chat.completions.create(
-            model="tiny",
-            messages=MESSAGES,  # type: ignore[call-overload]
-            stream=True,
-            extra_headers={"X-Session-ID": "openai"},
-            **FORCED,
+        answer = client.chat.completions.create(
+            **ask, stream=is_streamed, extra_headers={"X-Session-ID": name}
         )
-        deltas = [chunk.choices[0].delta for chunk in stream if chunk.choices]
-    pieces = [each for delta in deltas for each in delta.tool_calls or ()]
-    arguments = "".join(piece.function.arguments or "" for piece in pieces if piece.function)
+        if is_streamed:
+            said = [chunk.choices[0].delta for chunk in answer if chunk.choices]
+        else:
+            said = [answer.choices[0].message]
+    made = [each for piece in said for each in piece.tool_calls or ()]
+    arguments = "".join(piece.function.arguments or "" for piece in made if piece.function)
     assert json.loads(arguments) == {"command": COMMAND}
-    until(lambda: session(server, "openai")["pause"]["tool"] == "bash")
+    until(lambda: session(server, name)["pause"]["tool"] == "bash")
+    chat(server, name)
+    (resume,) = [record for record in ledger(folder, name) if record["kind"] == "resume"]
+    assert resume["tool"] == "bash" and resume["command_class"], "the command came, too"
+
+
+def test_an_answer_without_a_call_though_it_had_a_tool_waits_for_a_human(server: Server) -> None:
+    answer = chat(server, "finished", **ForcedEnd("bash").fields(), ignore_eos=False)
+    assert answer["choices"][0]["message"]["content"] == f'"{END_TEXT}"'
+    until(lambda: session(server, "finished")["pause"]["tool"] == "human")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_function_call_is_seen_through_the_responses_api(
+    server: Server, is_streamed: bool
+) -> None:
+    from openai import OpenAI
+
+    name = f"responses-{is_streamed}"
+    client = OpenAI(base_url=f"{server.client.base_url}/v1", api_key="key-a", max_retries=0)
+    ask: dict[str, Any] = {
+        "model": "tiny",
+        "input": "run the tests again " * 16,
+        "temperature": 0,
+        "max_output_tokens": 400,
+        "tools": [{"type": "function", "name": "bash", "parameters": SCHEMA}],
+        "tool_choice": {"type": "function", "name": "bash"},
+        "store": False,
+    }
+    with client:
+        answer = client.responses.create(
+            **ask, stream=is_streamed, extra_headers={"X-Session-ID": name}
+        )
+        if is_streamed:
+            (answer,) = [each.response for each in answer if each.type == "response.completed"]
+    (made,) = [item for item in answer.output if item.type == "function_call"]
+    assert (made.name, json.loads(made.arguments)) == ("bash", {"command": COMMAND})
+    until(lambda: session(server, name)["pause"]["tool"] == "bash")
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -221,6 +254,37 @@ def test_a_wrong_event_is_refused_with_the_field(server: Server) -> None:
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "body.expected_wait_s"
     assert httpx.get(f"{server.client.base_url}/v1/agentkv/state").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "said"), [("key-a", 0, "agentkv answers, 1 engine"), ("no", 1, "API key")]
+)
+def test_the_doctor_needs_a_key_of_the_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch, key: str, status: int, said: str
+) -> None:
+    monkeypatch.setattr(live, "_BETWEEN_S", 0.0)
+    url = str(server.client.base_url)
+    done = CliRunner().invoke(build_app(), ["doctor", "--url", url, "--api-key", key])
+    assert (done.exit_code, said in done.stdout) == (status, True), done.stdout
+
+
+def test_the_page_shows_what_a_real_server_does(server: Server) -> None:
+    chat(server, "seen")
+    event(server, "pause", "seen", tool="bash", command="pytest -q", expected_wait_s=500)
+    with browsing_sync() as browser:
+        page = browser.new_page()
+        page.goto(f"{server.client.base_url}/v1/agentkv/ui")
+        page.get_by_label("API key").fill("key-a")
+        page.keyboard.press("Enter")
+        lane = page.locator("#lanes > li", has=page.get_by_role("heading", name="seen", exact=True))
+        expect(lane).to_contain_text("bash · ")
+        expect(page.locator("#pool-note")).to_have_text("0 of 64 blocks")
+        expect(page.locator("#tier-dram-note")).to_have_text("of 16 MiB")
+        lane.get_by_role("button", name="bash, paused at").click()
+        expect(page.get_by_role("dialog", name="bash · seen")).to_contain_text("hold")
+        page.keyboard.press("Escape")
+        event(server, "end", "seen")
+        expect(lane).to_contain_text("ended at")
 
 
 SALTS = (None, "red")  # All that the tests of this file use.

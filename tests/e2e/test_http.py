@@ -2,11 +2,16 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.otlp import Collector, attributes, collecting
+from typer.testing import CliRunner
+
+from agentkv.cli.main import build_app
+from agentkv.doctor import live
 
 from .server import API_SERVER, Server, serving
 
@@ -23,11 +28,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, engine_lock: None, folder: Path) -> Iterator[Server]:
+def traces() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, engine_lock: None, folder: Path, traces: Collector) -> Iterator[Server]:
     config = folder / "agentkv.yaml"
     config.write_text(f"dram: {{size_bytes: 16MiB}}\nledger: {{path: {folder}/ledger.jsonl}}\n")
     flags = ("--model", str(model), "--kv-connector", "agentkv", "--agentkv-config", str(config))
-    with serving((*API_SERVER, *flags), folder / "server.log") as server:
+    tracing = ("--otlp-traces-endpoint", traces.url)
+    with serving((*API_SERVER, *flags, *tracing), folder / "server.log") as server:
         yield server
 
 
@@ -85,6 +97,9 @@ def test_the_metrics_add_up(server: Server) -> None:
             "agentkv:decisions_total",
             "agentkv:resumes_total",
             "agentkv:wait_seconds_count",
+            "agentkv:resume_ttft_seconds_count",
+            "agentkv:resume_ttft_seconds_sum",
+            "vllm:time_to_first_token_seconds_sum",
         )
     }
     for name in ("a", "b", "c"):
@@ -94,6 +109,11 @@ def test_the_metrics_add_up(server: Server) -> None:
     after = {name: server.metric(name) - value for name, value in before.items()}
     assert after["agentkv:resumes_total"] == after["agentkv:wait_seconds_count"] == 3
     assert after["agentkv:decisions_total"] >= 6
+    assert after["agentkv:resume_ttft_seconds_count"] == 3
+    of_resumes_s = after["agentkv:resume_ttft_seconds_sum"]
+    assert 0 < of_resumes_s < after["vllm:time_to_first_token_seconds_sum"], "of all 7 requests"
+    of_pool = server.metric("agentkv:resume_ttft_seconds_count", source="gpu")
+    assert of_pool == server.metric("agentkv:resume_ttft_seconds_count") > 0
     sources = ("gpu", "dram", "recomputed", "new")
     tokens = {s: server.metric("agentkv:resume_tokens_total", source=s) for s in sources}
     assert tokens["gpu"] > 0 and tokens["new"] > 0 and tokens["dram"] == tokens["recomputed"] == 0
@@ -102,12 +122,13 @@ def test_the_metrics_add_up(server: Server) -> None:
 
 
 def test_the_gauges_are_refreshed_while_the_server_works(server: Server) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         chat(server, "gauge", MESSAGES)
         num_paused = server.metric("agentkv:sessions", state="paused")
-        blocks = {s: server.metric("agentkv:pool_blocks", state=s) for s in ("free", "used")}
-        if num_paused >= 1 and sum(blocks.values()) == 64:
+        states = ("used", "kept", "free")
+        blocks = {s: server.metric("agentkv:pool_blocks", state=s) for s in states}
+        if num_paused >= 1 and sum(blocks.values()) == 64 and blocks["kept"] > 0:
             return
         time.sleep(0.3)
     raise AssertionError(f"{num_paused} paused sessions, blocks {blocks}")
@@ -149,6 +170,21 @@ def test_a_malformed_tag_is_counted_and_changes_nothing(
     assert [record["kind"] for record in ledger(folder, f"bad-{carrier}")] == ["pause"]
 
 
+def test_the_doctor_reads_this_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_BETWEEN_S", 0.0)
+    chat(server, "bad-for-the-doctor", MESSAGES, **BAD_TAGS["unknown key"])
+    chat(server, "flush", MESSAGES)
+    url = f"{server.client.base_url}/v1"
+    done = CliRunner().invoke(build_app(), ["doctor", "--url", url, "--json", "-"])
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert done.exit_code == 0, "what it found is to be warned of, and no fault"
+    assert found["server"]["said"] == "agentkv answers, 1 engine"
+    assert found["faults"]["state"] == "ok"
+    keys = server.metric("agentkv:tag_problems_total")
+    assert found["hints"]["state"] == "warn" and keys > 0
+    assert found["hints"]["said"].startswith(f"{keys:,.0f} keys of tags")
+
+
 def test_a_last_turn_ends_its_session(server: Server, folder: Path) -> None:
     chat(server, "ending", MESSAGES, kv_transfer_params={"agentkv": {"last_turn": True}})
     assert [record["kind"] for record in ledger(folder, "ending")] == ["end"]
@@ -159,3 +195,28 @@ def test_completions_take_token_ids_and_the_header_too(server: Server, folder: P
     first = server.post("/v1/completions", body, **{"X-Session-ID": "ids"})
     assert first["choices"][0]["text"]
     assert [record["kind"] for record in ledger(folder, "ids")] == ["pause"]
+
+
+def test_the_traces_of_two_turns_tell_of_the_pause_between_them(
+    server: Server, traces: Collector
+) -> None:
+    ids = {turn: f"{turn + 0xA0:032x}" for turn in (1, 2)}
+    messages, answer = MESSAGES, ""
+    for trace_id in ids.values():
+        body = {"messages": messages, **GREEDY}
+        named = {"X-Session-ID": "traced", "traceparent": f"00-{trace_id}-{7:016x}-01"}
+        reply = server.post("/v1/chat/completions", body, **named)
+        answer = reply["choices"][0]["message"]["content"]
+        messages = next_turn(messages, answer)
+
+    def of(turn: int) -> Callable[[Any], bool]:
+        return lambda span: span.trace_id.hex() == ids[turn]
+
+    pause = traces.wait_for("agentkv.pause", of(1))
+    resume = traces.wait_for("agentkv.resume", of(2))
+    own = traces.wait_for("llm_request", of(2))
+    assert own.parent_span_id == resume.parent_span_id == bytes(7) + b"\x07", "siblings"
+    assert [link.span_id for link in resume.links] == [pause.span_id]
+    assert attributes(pause)["agentkv.action"] == "hold"
+    assert attributes(resume)["agentkv.tokens.gpu"] > 0
+    assert 0 < attributes(resume)["agentkv.wait.actual_s"] < 60

@@ -17,7 +17,7 @@ from agentkv.tiers.base import Entry
 
 from .checks import assert_exact, talk
 from .conftest import SHAPE, StartEngine
-from .engine import Ask, Engine, chain, prompt_of
+from .engine import BLOCK_TOKENS, Ask, Engine, chain, prompt_of
 
 NUM_SESSIONS = 4
 NAMES = [f"s{i}" for i in range(NUM_SESSIONS)]
@@ -29,7 +29,8 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, A
     """Settings of a tier below DRAM, on a real disk or a real server; every pause is parked."""
     common = {"park_after_s": 0, "policy": "always_swap", "dram": {"size_bytes": "1MiB"}}
     if request.param == "ssd":
-        yield {**common, "ssd": {"path": str(tmp_path / "kv"), "size_bytes": "64MiB"}}
+        disk = {"path": str(tmp_path / "kv"), "size_bytes": "64MiB", "min_free_bytes": "1MiB"}
+        yield {**common, "ssd": disk}
         return
     with running(tmp_path) as server:
         yield {**common, "redis": {"url": server.url}}
@@ -41,7 +42,7 @@ def park_all(engine: Engine, _: int = 0) -> None:
     side = engine.connector._side
     assert side is not None
     sessions = [s for s in side.controller.sessions if s.key.name in NAMES]
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 120.0
     while not all(s.pause is None or s.pause.parked_in for s in sessions):
         assert time.monotonic() < deadline_s, [s.pause for s in sessions]
         engine.signal("heartbeat", sessions[0].key.name)
@@ -163,9 +164,12 @@ def test_prefetch_brings_it_up_to_the_pool(
 ) -> None:
     engine, asks, want = told(base, start, tier)
     forget_above(engine)
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 120.0
     for ask in asks[:1]:
-        while engine.count("agentkv:prefetched_tokens") < 192:
+        loaded, prefetched = engine.loaded_blocks, engine.count("agentkv:prefetched_tokens")
+        begun = 0.0
+        while begun < 192 or engine.loaded_blocks < loaded + begun / BLOCK_TOKENS:
+            begun = engine.count("agentkv:prefetched_tokens") - prefetched
             engine.signal("resume", str(ask.session))
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
