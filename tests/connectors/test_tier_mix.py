@@ -1,13 +1,15 @@
 """Sessions over a disk and a Redis that are mistreated: every element that comes back is right.
 
 Seeded and endless: AGENTKV_MIX_BLOCKS says how many blocks have to come up from the tiers (the
-default is CI's share; `bash ci/faults.sh` asks for a million).
+default is CI's share; `bash ci/faults.sh` asks for more). This is the whole chain, scheduler and
+all; the stores alone give a million blocks in tests/tiers/test_fault_mix.py.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,5 +173,6 @@ def test_nothing_wrong_ever_comes_back(
         assert not rig.counter("agentkv:faults")
         rig.is_spoilt = True  # It was checked: the fixture must not step it again.
         rig.connector.shutdown()
-    print(f"{num_blocks:,.0f} blocks came up in {seed} rounds: {by_tier}")
+    # A worker of pytest-xdist has no other output.
+    print(f"\n{num_blocks:,.0f} blocks came up in {seed} rounds: {by_tier}", file=sys.stderr)
     assert by_tier.keys() == {"ssd", "redis"}
