@@ -54,8 +54,9 @@ class DeadBlocks:
 
     def remind_dram(self) -> None:
         """To be called when vLLM has finalized requests: that refreshes all that they had used."""
-        self._dram.mark_worthless(self._new_keys)
-        self._new_keys.clear()
+        if self._new_keys:
+            self._dram.mark_worthless(self._new_keys)
+            self._new_keys.clear()
 
     def clear(self) -> None:
         self._in_use.clear()

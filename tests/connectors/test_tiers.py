@@ -187,3 +187,18 @@ def test_a_session_forgotten_after_hours_still_finds_its_kv(
     assert rig.controller.sessions.count_by_state() is not None
     assert rig.dram_blocks(agent.context) == 0
     assert agent.turn().dram_hit_tokens == 10 * 16
+
+
+@pytest.mark.parametrize("has_ssd", [False, True])
+def test_look_ups_are_counted_by_tier_only_where_there_are_tiers(
+    make_rig: RigFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ssd: bool
+) -> None:
+    """vLLM looks up every block of every waiting turn with every step: counting each is dear."""
+    rig = make_rig(**ssd(tmp_path)) if has_ssd else make_rig()
+    counted: list[object] = []
+    manager = rig.connector.connector_scheduler.manager
+    monkeypatch.setattr(manager._metrics, "on_lookup", lambda *args: counted.append(args))
+    agent = Agent(rig, "a", 1, 10)
+    agent.turn()
+    agent.turn()
+    assert bool(counted) is has_ssd
