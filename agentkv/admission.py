@@ -202,9 +202,9 @@ class ProgramAdmission:
         self._recorder.gauge(metrics.ADMISSION_WAITING, value=len(self._held))
         self._recorder.gauge(metrics.RECOMPUTE_LOAD, value=self.load)
         self._is_stale |= self.is_limiting
-        if now_s - self._pruned_s > _ONCE_S:
+        if not self._unchecked and now_s - self._pruned_s > _ONCE_S:
             self._pruned_s = now_s
-            self._unchecked = list(self._programs)
+            self._unchecked = [*reversed(self._programs)]
         self._prune(now_s)
 
     def _set_limit(self, passed_s: float, counted_tokens: int) -> None:

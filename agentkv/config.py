@@ -103,7 +103,7 @@ class HoldConfig(Section):
     """Holds together never claim more than this part of the GPU pool."""
 
     lease_s: Seconds = 600.0
-    """A hold ends after this long; the pause is then decided anew."""
+    """A hold ends after this long: the pause is then swapped, or recomputed."""
 
 
 class PrefetchConfig(Section):
@@ -193,9 +193,9 @@ class AgentKVConfig(Section):
     """Store generated tokens too, not just the prompt: the next turn's prompt begins with them."""
 
     policy: PolicyName = "expected_cost"
-    """What becomes of the KV of a pause: the cheapest of hold, swap, recompute; or always one.
-
-    The rules of other systems are there to compare with."""
+    """What becomes of the KV of a pause: expected_cost (the cheapest of hold, swap, recompute),
+    always_hold, always_swap, always_recompute; to compare with: break_even,
+    expected_cost_nopredict, lru, fixed_ttl, infercept, continuum, thunderagent, progress_ttl."""
 
     min_load_tokens: CountOrAuto = AUTO
     """A DRAM hit shorter than this is recomputed, not loaded; "auto" measures where that pays."""

@@ -214,6 +214,9 @@ class Controller:
 
     def clear(self) -> None:
         """The engine dropped its caches: no block of ours is anywhere."""
+        for session in self.sessions:
+            if session.pause is not None and is_newcomer(session, session.pause):
+                self.appraiser.newcomers.forget()  # Whether it would have come back nobody knows.
         self.pauses.clear()
         self.sessions.clear()
 
@@ -225,12 +228,12 @@ class Controller:
 
     def _forget(self, session: Session) -> None:
         self.pauses.close(session)
+        self.portfolio.note_ended(session)
         self.on_ended(session)
 
     def _note_end(self, session: Session) -> None:
         self.lessons.learn()
         self._deps.predictor.forget(session.key)
-        self.portfolio.note_ended(session)
         self._deps.ledger.record("end", scope=session.key.scope, session_id=session.key.name)
 
     # --- deciding ---

@@ -44,13 +44,17 @@ DECIDED_BYTES = Metric(
     ("action",),
 )
 RESUMES = Metric(
-    "agentkv:resumes", Kind.COUNTER, "Resumed turns by where their KV came from.", ("tier",)
+    "agentkv:resumes",
+    Kind.COUNTER,
+    "Resumed turns by the slowest place that their KV came from: gpu, mixed (gpu and dram), dram, "
+    "ssd, redis, lmcache or none.",
+    ("tier",),
 )
 RESUME_TOKENS = Metric(
     "agentkv:resume_tokens",
     Kind.COUNTER,
-    "Prompt tokens of resumed turns by source: gpu, dram, ssd, redis, recomputed (known before, "
-    "computed again) or new.",
+    "Prompt tokens of resumed turns by source: gpu, dram, ssd, redis, lmcache, recomputed "
+    "(known before, computed again) or new.",
     ("source",),
 )
 WAIT_SECONDS = Metric(

@@ -21,6 +21,7 @@ from agentkv.events import TurnTag
 from agentkv.policy.base import Decision
 from agentkv.prefix_tree import Leaf, PrefixTree
 from agentkv.reply_index import ReplyIndex
+from agentkv.session_names import given_name, inferred_name
 
 BlockRef = tuple[int, bytes]
 """(depth, block hash): depth counts full hash blocks from the root, 1 for the first."""
@@ -191,6 +192,7 @@ class SessionTracker:
         reply_id: str | None = None,
     ) -> Turn:
         """A request, `reply_id` to its client, entered the waiting queue; an open pause is over."""
+        name = given_name(name)
         session = self._find(name, scope, hashes) or self._begin(name, scope)
         known_depth = max(
             (self.tree.common_depth(branch.leaf, hashes) for branch in session.branches), default=0
@@ -332,11 +334,9 @@ class SessionTracker:
         return session if 0 < session.prompt_depth <= depth else None
 
     def _begin(self, name: str | None, scope: str) -> Session:
-        is_inferred = name is None
-        if name is None:
-            self._num_inferred += 1
-            name = f"inferred-{self._num_inferred}"
-        session = Session(key=SessionKey(scope, name), is_inferred=is_inferred)
+        self._num_inferred += name is None
+        key = SessionKey(scope, name or inferred_name(self._num_inferred))
+        session = Session(key=key, is_inferred=name is None)
         self._sessions[session.key] = session
         self._num_in_state[session.state] += 1
         return session

@@ -47,7 +47,8 @@ def settings_rows() -> list[str]:
     for path in config_paths(AgentKVConfig):
         field = find_field(path)
         if not isinstance(field.default, BaseModel):
-            rows.append(f"| `{path}` | {show_default(path, field.default)} | {field.description} |")
+            meaning = " ".join((field.description or "").split())  # A row ends with its line.
+            rows.append(f"| `{path}` | {show_default(path, field.default)} | {meaning} |")
     return rows
 
 

@@ -68,7 +68,7 @@ class AgentKVCachePolicy(LRUCachePolicy):
     @property
     def num_expendable(self) -> int:
         """Blocks that can be evicted now without loss: not those that are being copied."""
-        num_busy = sum(key not in self._sole for key in self._busy)
+        num_busy = len(self._busy.difference(self._sole))
         return len(self.chunks) - len(self._sole) - num_busy
 
     def oldest_sole(self) -> Iterator[OffloadKey]:

@@ -54,6 +54,31 @@ class _Parking:
     was_refused: bool = False
 
 
+class _Tries:
+    """How long pauses have been parked without getting on.
+
+    What does not fit into DRAM goes down in parts, each in a while of its own. Not for ever: a tier
+    that is too small writes each part in place of another.
+    """
+
+    def __init__(self) -> None:
+        self._by_pause: dict[int, tuple[float, int]] = {}
+
+    def is_worth_another(self, pause: Pause, num_held: int, now_s: float) -> bool:
+        """`num_held`: blocks that the tier has by now."""
+        since_s, most_held = self._by_pause.get(pause.pause_id, (now_s, -1))
+        if num_held > most_held:
+            since_s, most_held = now_s, num_held
+        self._by_pause[pause.pause_id] = since_s, most_held
+        return now_s < since_s + _TRY_FOR_S
+
+    def forget(self, pause: Pause) -> None:
+        self._by_pause.pop(pause.pause_id, None)
+
+    def clear(self) -> None:
+        self._by_pause.clear()
+
+
 class Demoter:
     """Owned by the scheduler thread. Does nothing without a tier below DRAM."""
 
@@ -79,7 +104,7 @@ class Demoter:
         self._refused_until_s: dict[StoreTier, float] = {}
         self._looked_at_s = self._relieved_until_s = 0.0
         # Pauses of which not all could be written at the first try.
-        self._tried_since_s: dict[int, float] = {}
+        self._tries = _Tries()
         if manager.tiers:
             manager.on_demoted = self._note_demoted
             controller.on_decided = self.note_decided
@@ -106,7 +131,7 @@ class Demoter:
             if session.pause is pause and pause.park_at_s is not None:
                 self._park(session, pause)
             else:
-                self._tried_since_s.pop(pause.pause_id, None)
+                self._tries.forget(pause)
         self._go_on_parking()
         self._relieve()
 
@@ -122,7 +147,7 @@ class Demoter:
         """The engine dropped its caches."""
         self._due.clear()
         self._parkings.clear()
-        self._tried_since_s.clear()
+        self._tries.clear()
 
     # --- parking ---
 
@@ -144,7 +169,7 @@ class Demoter:
         for parking in list(self._parkings):
             if parking.session.pause is not parking.pause:
                 self._parkings.remove(parking)  # The turn is back.
-                self._tried_since_s.pop(parking.pause.pause_id, None)
+                self._tries.forget(parking.pause)
                 continue
             keys = self._next_keys(parking)
             if keys:
@@ -175,16 +200,15 @@ class Demoter:
         if parking.was_refused:
             self._park_later(session, pause, _REFUSED_FOR_S)
             return
-        if parking.written:  # And there may be more, of what does not fit into DRAM.
-            self._tried_since_s[pause.pause_id] = now_s
-        tried_since_s = self._tried_since_s.setdefault(pause.pause_id, now_s)
-        if not parking.is_whole and now_s < tried_since_s + _TRY_FOR_S:
+        keys = self._layout.keys(self._controller.sessions.all_blocks(session))
+        num_held = sum(parking.tier.holds(key) for key in keys)
+        if self._tries.is_worth_another(pause, num_held, now_s) and not parking.is_whole:
             # The last blocks of a turn are in DRAM a little later than the turn is over; others
             # the pool alone has.
             self._copy_to_dram(session)
             self._park_later(session, pause, _AGAIN_S)
             return
-        del self._tried_since_s[pause.pause_id]
+        self._tries.forget(pause)
         keys = self._layout.keys(self._controller.sessions.private_blocks(session))
         held = [key for key in keys if parking.tier.holds(key)]
         if len(held) == len(keys):

@@ -217,21 +217,24 @@ class Exclusive:
         Of a context larger than DRAM what fits, from the root on: the rest when that is below.
         """
         refs = self._controller.sessions.all_blocks(session)
+        prefix = self._kept.get(session.key)
         if len(self._layout.keys(refs)) <= self._manager.num_chunks:
             self.before_give_up(session, refs)
-            return
-        if self._order is None:
-            return
+        elif self._order is not None and prefix is not None:
+            self._copy_beginning(session, prefix.block_hashes, self._order)
+
+    def _copy_beginning(self, session: Session, hashes: Sequence[bytes], order: PoolOrder) -> None:
         num_room = self._manager.num_free_chunks + self.dram.num_expendable
         part: list[int] = []
-        for ref in reversed(refs):
-            num_lacking = len(self._lacking(self._layout.keys([ref]), self._order))
+        for ref in enumerate(hashes, start=1):
+            num_lacking = len(self._lacking(self._layout.keys([ref]), order))
             num_room -= num_lacking
             if num_room < 0:
                 break
             part += [ref[0]] * num_lacking
         if part:
-            self._copy_out(session, len(part), range(part[0] - 1, part[-1]))
+            first = part[0] - max(group.per_chunk for group in self._layout.groups)
+            self._copy_out(session, len(part), range(max(0, first), part[-1]))
 
     @never_raises
     def after_step(self) -> None:

@@ -192,9 +192,10 @@ class KvEvents:
     def _stored(self, tier: TierContents, keys: Sequence[OffloadKey]) -> Iterator[BlockStored]:
         known = self._tracker._pending_event_metadata
         for key in keys:
-            if key in known:
+            if (meta := known.get(key)) is not None:
                 (event,) = self._tracker.take_events([self._event(tier, [key], is_removed=False)])
-                event.session_id = known[key].session_id
+                if isinstance(meta, _Described):  # vLLM notes those of partial tails itself.
+                    event.session_id = meta.session_id
             else:  # As vLLM says of what it knows no tokens: windows, and what a restart found.
                 locality = None if tier.locality is None else tier.locality.value
                 event = self._tracker._placeholder_stored(

@@ -31,6 +31,7 @@ from .room import Room
 _CONSIDER_EVERY_S = 0.02
 _LOOKS = 32
 _FULL_S = 0.1  # Where one has found no room, no other is tried by prediction for so long.
+_TRIGGERS = tuple(Trigger)  # the first goes first
 _MAX_STARTS = 8  # of one step; the others' turn comes with the next ones
 
 
@@ -151,13 +152,14 @@ class Prefetcher:
         """The next step's own allocations are done: loads begin."""
         wanted, self._wanted = self._wanted, []
         is_full = False  # And then for all that return later, too.
-        for each in wanted:
+        for each in sorted(wanted, key=lambda each: _TRIGGERS.index(each.trigger)):
             if self._bytes_loading < self._config.max_in_flight_bytes:
                 is_full = is_full or not self._start(order, each)
                 if is_full:
                     now_s = self._deps.clock.monotonic_s()
                     self._rests.begin(each, now_s)
-                    self._full_until_s = now_s + _FULL_S
+                    if each.trigger is not Trigger.HEADROOM:  # That takes nobody's room.
+                        self._full_until_s = now_s + _FULL_S
 
     def receive(self, request_ids: Iterable[str], failed: Iterable[str]) -> None:
         """Finishes our loads among the received ones.

@@ -290,10 +290,10 @@ class SchedulerSide:
     @never_raises
     def on_reset(self) -> None:
         """vLLM dropped its caches and the DRAM tier."""
-        self.controller.clear()
         cleared = (self.returns.prefetcher, self.below, self._dead, self.exclusive, self._damaged)
         for part in cleared:
             part.clear()
+        self.controller.clear()
         self._arrived.restore()
         if self._order is not None:
             self._order.clear()

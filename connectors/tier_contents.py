@@ -37,7 +37,7 @@ class TierContents(Protocol):
         """Whether the block is being written just now."""
 
     def all(self) -> list[OffloadKey]:
-        """The blocks it has."""
+        """The blocks it has, and perhaps some that are gone by now."""
 
     def take_changes(self) -> set[OffloadKey]:
         """Blocks that came or went since the last call."""
@@ -103,8 +103,7 @@ class StoreContents:
     def all(self) -> list[OffloadKey]:
         if self._store is None:
             return self._tier.known()
-        keys = (self._key(name) for name in self._store.watch())
-        return [key for key in keys if self._tier.has(key)]
+        return [self._key(name) for name in self._store.watch()]
 
     def take_changes(self) -> set[OffloadKey]:
         changed, self._changed = self._changed, set()

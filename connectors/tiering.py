@@ -95,8 +95,8 @@ class AgentKVTieringManager(TieringOffloadingManager):
     def lookup(
         self, key: OffloadKey, req_context: ReqContext, *, exclude_tier_idx: int | None = None
     ) -> LookupResult:
-        """vLLM's. With nothing below DRAM without its counting, which takes ten times as long:
-        vLLM asks for every block of every waiting turn with every step."""
+        """vLLM's. With nothing below DRAM without its counting, which makes it take four to eight
+        times as long: vLLM asks for every block of every waiting turn with every step."""
         if not self.tiers:
             return self.primary_tier.lookup(key, req_context)
         return super().lookup(key, req_context, exclude_tier_idx=exclude_tier_idx)

@@ -18,6 +18,7 @@ from vllm.v1.request import Request
 from agentkv.events import TurnTag, read_tag
 from agentkv.geometry import KvFootprint, KvGroup
 from agentkv.scope import scope_of_salt
+from agentkv.session_names import given_name
 
 _ADDED = re.compile(r"^\d+_|-[0-9a-f]{8}$")
 _PART_NUMBER = {"cmpl-": re.compile(r"-\d+$"), "resp_": re.compile(r"_\d+$")}
@@ -70,9 +71,10 @@ def name_session(request: Request, tag: TurnTag) -> str | None:
     """The session's name, as the client gave it.
 
     One that only the tag has is given to the request: vLLM's own KV events name a block's session.
+    One that is not the client's to give is taken from it.
     """
-    request.session_id = request.session_id or tag.session_id
-    name: str | None = request.session_id
+    name = given_name(request.session_id or tag.session_id)
+    request.session_id = name
     return name
 
 

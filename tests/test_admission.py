@@ -189,6 +189,19 @@ def test_a_request_that_may_be_all_of_its_program_is_forgotten_soon(num_turns: i
     assert not engine.admission._programs
 
 
+def test_of_many_programs_those_that_are_over_longest_are_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentkv.admission._MOST_CHECKED", 1)
+    engine = _Engine()
+    for program in range(200):
+        engine.turn(program)
+    engine.pass_s(250, load=0.0)
+    left = [int(key.name) for key in engine.admission._programs]
+    assert 0 < len(left) < 100
+    assert left == list(range(200 - len(left), 200))
+
+
 def test_let_all_go_ends_the_limit() -> None:
     engine = _Engine()
     ids = engine.thrash(8)

@@ -121,7 +121,7 @@ def test_one_whose_tool_is_done_displaces_whatever_returns_later() -> None:
     assert "soon" in _names(list(world.controller.portfolio.later_returns(now_s, besides=late)))
 
 
-@pytest.mark.parametrize("how", ["returned", "ended"])
+@pytest.mark.parametrize("how", ["returned", "ended", "cleared"])
 def test_the_benefit_of_ranking_is_measured_on_every_pause_until_it_is_over(how: str) -> None:
     world = World(policy="expected_cost")
     _paused(world, "a", SOON, 100)
@@ -131,6 +131,8 @@ def test_the_benefit_of_ranking_is_measured_on_every_pause_until_it_is_over(how:
         assert list(benefit._open) == [session.key]
     if how == "ended":
         world.controller.end(session)
+    elif how == "cleared":
+        world.controller.clear()
     else:
         world.controller.turn_arrived(
             "next",

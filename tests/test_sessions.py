@@ -122,6 +122,17 @@ def test_a_prompt_that_extends_a_running_turn_is_a_fork() -> None:
     assert fork.session is not first.session
 
 
+def test_nobody_gets_into_an_inferred_session_by_its_name() -> None:
+    driver = Driver()
+    first = driver.turn("r1", chain(1, 2, 3))
+    name = first.session.key.name
+    other = driver.turn("r2", chain(7, 8), name)
+    assert other.session is not first.session and other.session.is_inferred
+    assert first.session.state is SessionState.PAUSED
+    assert driver.turn("r3", chain(1, 2, 3, 4)).session is first.session
+    assert len(driver.tracker) == sum(driver.tracker.count_by_state().values()) == 2
+
+
 def test_inference_can_be_switched_off() -> None:
     driver = Driver(infer_from_prefix=False)
     assert driver.turn("r1", chain(1)).session is not driver.turn("r2", chain(1, 2)).session

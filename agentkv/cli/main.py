@@ -69,7 +69,7 @@ def serve(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="What becomes of the KV of a pause; break_even picks the cheapest."),
+        typer.Option(help="What becomes of the KV of a pause; expected_cost picks the cheapest."),
     ] = None,
     agentkv_config: Annotated[
         str | None, typer.Option(help="Settings of agentkv, YAML or JSON.", metavar="FILE")

@@ -21,7 +21,7 @@ MAX_AGE_S = 300.0
 SETTLE_S = 3.0
 """Copies and prefetches go on after a request: an answer from so soon after one does not last."""
 
-MAX_SCOPES = 16
+MAX_ANSWERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,19 @@ class Answer:
 
 
 class LastAnswers:
-    """The last answer of each scope. Owned by the event loop."""
+    """The last answers for each scope and limit: who asks for more and who asks for longer ago must
+    not take each other's answer away. Owned by the event loop."""
 
     def __init__(self) -> None:
-        self._by_scope: OrderedDict[str, Answer] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, int], Answer] = OrderedDict()
 
     def keep(self, scope: str, answer: Answer) -> None:
-        """Instead of the one before."""
-        self._by_scope[scope] = answer
-        self._by_scope.move_to_end(scope)
-        if len(self._by_scope) > MAX_SCOPES:
-            self._by_scope.popitem(last=False)
+        """Instead of the one before to the same question."""
+        key = scope, answer.limit
+        self._answers[key] = answer
+        self._answers.move_to_end(key)
+        if len(self._answers) > MAX_ANSWERS:
+            self._answers.popitem(last=False)
 
     def find(
         self,
@@ -60,10 +62,10 @@ class LastAnswers:
         active_s: float,
         num_unasked: int,
     ) -> Answer | None:
-        """The last answer, if it still holds and says what is asked; `active_s`: see `Activity`."""
-        answer = self._by_scope.get(scope)
-        if answer is None or answer.num_unasked != num_unasked:
-            return None
-        is_fresh = now_s - answer.asked_s < MAX_AGE_S and active_s + SETTLE_S < answer.asked_s
-        is_enough = answer.since_s <= since_s and answer.limit >= limit
-        return answer if is_fresh and is_enough else None
+        """One that still holds and says what is asked; `active_s`: see `Activity`."""
+        for (told, _), answer in self._answers.items():
+            is_all = told == scope and answer.limit >= limit and answer.since_s <= since_s
+            is_fresh = now_s - answer.asked_s < MAX_AGE_S and active_s + SETTLE_S < answer.asked_s
+            if is_all and is_fresh and answer.num_unasked == num_unasked:
+                return answer
+        return None

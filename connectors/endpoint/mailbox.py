@@ -27,7 +27,6 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        self.num_delivered = 0
         self.num_unasked = 0
         self._waiting: dict[str, asyncio.Future[ControlReply]] = {}
         self._listeners: list[Listener] = []
@@ -57,7 +56,6 @@ class Mailbox:
 
     def take(self, reply: ControlReply, engine_index: int) -> None:
         """A reply has arrived; one that nobody waits for is still told to the listeners."""
-        self.num_delivered += 1
         future = self._waiting.get(reply.id)
         if future is None:
             self.num_unasked += 1

@@ -16,6 +16,7 @@ import msgspec
 
 from agentkv.events import read_tag
 from agentkv.scope import scope_of_salt
+from agentkv.session_names import given_name
 from agentkv.watch.calls import offers_tools
 from agentkv.watch.dialects import HEADER_PREFIX, Hints, read_dialects
 from agentkv.watch.identity import Identity, session_of
@@ -110,7 +111,7 @@ def _facts(
     hints = read_dialects(body, headers)
     salt = body.get("cache_salt") if body is not None else None
     return RequestFacts(
-        session_id=_session_of(headers, body) or added,
+        session_id=given_name(_session_of(headers, body) or added),
         scope=scope_of_salt(salt if isinstance(salt, str) else None),
         hints=hints,
         offers_tools=offers_tools(body),

@@ -15,6 +15,7 @@ from kit.control import signal, tell
 from kit.kv_events import DRAM, REDIS, SSD, EventIndex, check, listen, outside
 from kit.redis_server import RedisServer, running
 from kit.tiers import blocks_in, crowd, look_on, parked, ssd, step_until, tier
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.events import OffloadingEventsTracker
 
 from agentkv.connectors import kv_events
 
@@ -81,6 +82,28 @@ def test_a_session_that_only_a_tag_names_is_named_and_an_inferred_one_is_not(
     for block_hash, is_named in named.items():
         for medium in ("GPU", "CPU"):
             assert index.stored[medium, block_hash].session_id == ("run-7" if is_named else None)
+
+
+def test_a_name_that_is_no_clients_to_give_is_given_to_no_block(make_rig: RigFactory) -> None:
+    rig, index = listening(make_rig)
+    rig.run("named", prompt(1, blocks(3)), session="inferred-9")
+    for medium in ("GPU", "CPU"):
+        event = index.stored[medium, outside(rig.hashes(prompt(1, blocks(3)))[0])]
+        assert event.session_id is None
+
+
+def test_a_block_that_vllm_itself_describes_costs_no_other_its_event(
+    make_rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does the partial tails of recurrent layers."""
+    build = OffloadingEventsTracker._build_event_metadata
+    monkeypatch.setattr(kv_events.NamingTracker, "_build_event_metadata", build)
+    rig, index = listening(make_rig)
+    rig.run("r", prompt(1, blocks(3)), session="run-7")
+    event = index.stored["CPU", outside(rig.hashes(prompt(1, blocks(3)))[0])]
+    assert len(event.token_ids) == 16
+    check(rig, index)
+    assert not rig.counter("agentkv:faults")
 
 
 def test_what_comes_back_without_a_request_has_its_session(make_rig: RigFactory) -> None:

@@ -330,16 +330,19 @@ def test_a73_no_secret_is_in_what_an_engine_says_or_stores(
     assert os.environ["AGENTKV_REDIS_PASSWORD"] == secret
 
 
-@pytest.mark.parametrize("max_step_tokens", [2048, 64])
+@pytest.mark.parametrize(("max_step_tokens", "blocks_per_chunk"), [(2048, 1), (64, 1), (2048, 4)])
 def test_a72_a_context_larger_than_dram_goes_down_in_parts_and_its_beginning_comes_up(
-    make_rig: RigFactory, tmp_path: Path, max_step_tokens: int
+    make_rig: RigFactory, tmp_path: Path, max_step_tokens: int, blocks_per_chunk: int
 ) -> None:
     disk = {"path": str(tmp_path / "kv"), "min_free_bytes": "1MiB"}
-    extra = {"ssd": disk, "prefetch": {"enabled": False}}
+    extra: dict[str, Any] = {"ssd": disk, "prefetch": {"enabled": False}}
+    extra["offloading"] = {"blocks_per_chunk": blocks_per_chunk}
     rig = make_rig(pool_blocks=130, dram_blocks=8, max_step_tokens=max_step_tokens, extra=extra)
-    agent = parked(rig, num_blocks=100)
+    agent = Agent(rig, "human", 1, 100)
+    agent.turn(tag=HUMAN)
+    step_until(rig, lambda: blocks_in(rig, agent) >= 96 // blocks_per_chunk)
     crowd(rig)
     assert rig.cached_blocks(agent.context) == 0
     assert agent.turn().dram_hit_tokens == 8 * 16
-    assert rig.counter("agentkv:promoted_blocks", "ssd", "turn") == 8
+    assert rig.counter("agentkv:promoted_blocks", "ssd", "turn") == 8 / blocks_per_chunk
     assert rig.counter("agentkv:load_timeouts") == 0

@@ -163,6 +163,7 @@ def answer(since_s: float = 0.0, limit: int = 10, asked_s: float = 100.0) -> Ans
         ({"num_unasked": 1}, False),
         ({"since_s": -1}, False),
         ({"limit": 11}, False),
+        ({"limit": 9}, True),
     ],
 )
 def test_an_answer_holds_until_something_may_have_happened(
@@ -175,11 +176,20 @@ def test_an_answer_holds_until_something_may_have_happened(
     assert last.find("other", **asked) is None
 
 
+def test_two_who_ask_differently_do_not_take_each_others_answer() -> None:
+    last = LastAnswers()
+    last.keep("", answer(since_s=5.0, limit=100))
+    last.keep("", answer(since_s=1e9, limit=1000))
+    asked = {"now_s": 101.0, "active_s": 0.0, "num_unasked": 0}
+    assert last.find("", since_s=6.0, limit=100, **asked)
+    assert last.find("", since_s=1e9, limit=1000, **asked)
+
+
 def test_of_many_scopes_the_last_ones_are_kept() -> None:
     last = LastAnswers()
     for number in range(100):
         last.keep(str(number), answer())
-    asked = {"since_s": 0.0, "limit": 1, "now_s": 101.0, "active_s": 0.0, "num_unasked": 0}
+    asked = {"since_s": 0.0, "limit": 10, "now_s": 101.0, "active_s": 0.0, "num_unasked": 0}
     assert last.find("99", **asked) and not last.find("0", **asked)
 
 

@@ -62,6 +62,8 @@ def test_without_the_body_nothing_is_added() -> None:
         ({"vllm_xargs": {"session_id": "xargs"}}, {}, "xargs"),
         ({"kv_transfer_params": {"agentkv": {"session_id": "tag"}}}, {}, "tag"),
         ({"session_id": 5}, {}, None),
+        ({"session_id": "inferred-1"}, {}, None),
+        ({}, {"x-session-id": "inferred-1"}, None),
     ],
 )
 def test_the_session_is_the_one_that_vllm_takes(
