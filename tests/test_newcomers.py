@@ -86,3 +86,13 @@ def test_what_is_said_of_a_pause_later_counts() -> None:
     world.controller.retag(session, TurnTag(tool="bash"))
     assert worth(world) > 5 * before
     assert world.controller.appraiser.newcomers.share_back > share
+
+
+def test_a_reset_tells_nothing_of_who_would_have_come_back() -> None:
+    world = World()
+    newcomers = world.controller.appraiser.newcomers
+    before = newcomers.share_back
+    one_shots(world, 50)
+    assert newcomers.share_back < before / 2
+    world.controller.clear()
+    assert newcomers.share_back == before
