@@ -132,6 +132,11 @@ class PrefixTree:
         node = self._nodes.get(block_hash)
         return node.owner if node is not None else None
 
+    def is_shared(self, block_hash: bytes) -> bool:
+        """Whether more than one branch uses this block."""
+        node = self._nodes.get(block_hash)
+        return node is not None and node.live > 1
+
     def common_depth(self, leaf: Leaf, hashes: Sequence[bytes]) -> int:
         """Blocks that the branch of `leaf` and the chain `hashes` have in common."""
         node: _Node | None = leaf._node

@@ -31,6 +31,7 @@ class AgentKVCachePolicy(LRUCachePolicy):
         self._num_ready = 0
         self._num_arrived = 0
         self._sole: OrderedDict[OffloadKey, None] = OrderedDict()
+        self._fresh: OrderedDict[OffloadKey, None] = OrderedDict()  # used since `take_fresh`
         self._busy: set[OffloadKey] = set()
         self._arrived: Counter[OffloadKey] = Counter()
         # Called before so many blocks are chosen for eviction: the last moment to protect some.
@@ -70,6 +71,21 @@ class AgentKVCachePolicy(LRUCachePolicy):
         """Blocks that can be evicted now without loss: not those that are being copied."""
         num_busy = len(self._busy.difference(self._sole))
         return len(self.chunks) - len(self._sole) - num_busy
+
+    def num_expendable_of(self, keys: Iterable[OffloadKey]) -> int:
+        """How many of these could be evicted now without loss."""
+        return sum(key in self._evictable and key not in self._sole for key in keys)
+
+    def is_sole(self, key: OffloadKey) -> bool:
+        """Whether the block is here and not ready to be evicted."""
+        return key in self._sole
+
+    def take_fresh(self) -> Iterator[OffloadKey]:
+        """Blocks that came or were used since the last look, newest first; each is given once."""
+        while self._fresh:
+            key, _ = self._fresh.popitem()
+            if key in self._sole and key not in self._arrived:
+                yield key
 
     def oldest_sole(self) -> Iterator[OffloadKey]:
         """Idle blocks that are not ready, those used longest ago first.
@@ -123,19 +139,19 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     def evict(self, n: int, protected: set[OffloadKey]) -> Victims | None:
         if n and self.before_evict is not None:
-            self.before_evict(n)
+            self.before_evict(n + self.num_expendable_of(protected))
         victims: Victims | None = super().evict(n, protected)
         evicted = [key for key, _ in victims or ()]
         lost = [key for key in evicted if not self.has_copy(key)]
         for key in evicted:
-            self._sole.pop(key, None)
+            self._forget(key)
         if lost and self.after_evict is not None:
             self.after_evict(lost)
         return victims
 
     def insert(self, key: OffloadKey, chunk: ChunkStatus) -> None:
         super().insert(key, chunk)
-        self._sole[key] = None
+        self._note_used(key)
         if key not in self._evictable:
             self._busy.add(key)
         if key in self._arrived:
@@ -151,12 +167,13 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     def remove(self, key: OffloadKey) -> None:
         super().remove(key)
-        self._sole.pop(key, None)
+        self._forget(key)
         self._busy.discard(key)
 
     def clear(self) -> None:
         super().clear()
         self._sole.clear()
+        self._fresh.clear()
         self._busy.clear()
         self._arrived.clear()
 
@@ -178,11 +195,17 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     def _note_used(self, key: OffloadKey) -> None:
         if key in self.chunks:
-            self._sole[key] = None
-            self._sole.move_to_end(key)
+            for queue in (self._sole, self._fresh):
+                queue[key] = None
+                queue.move_to_end(key)
+
+    def _forget(self, key: OffloadKey) -> None:
+        self._sole.pop(key, None)
+        self._fresh.pop(key, None)
 
     def _rank_arrived(self, key: OffloadKey) -> None:
         self._num_arrived += 1
+        self._sole[key] = None
         self._rank(key, _ABOVE_ALL - self._num_arrived)
 
     def _rank(self, key: OffloadKey, rank: int) -> None:

@@ -1,35 +1,33 @@
 """Keeps DRAM for KV that the GPU pool does not have (exclusive tiers).
 
-    DRAM has to evict ─► copies of what sessions have in the pool go first: nothing is lost
+    DRAM has to evict ─► copies of what the pool has go first (`held_twice`): nothing is lost
                          then those of the sessions that are worth least (`Portfolio.to_drop`)
     the pool gives a session up ─► what DRAM lacks of it is copied out first (`pool_store`)
 
-While DRAM has room this does nothing. The pool keeps the KV of a running turn because it is in use,
-and that of a paused session until agentkv gives it up: so there is always a moment to copy it. Only
-a turn that vLLM preempts may lose some.
+While DRAM has room this does nothing. Only a turn that vLLM preempts may lose some.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_offload.base import OffloadKey, make_offload_key
+from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.request import Request
 
 from agentkv import metrics
 from agentkv.appraisal import Deps
 from agentkv.controller import Controller
-from agentkv.pause_table import RankedQueue
 from agentkv.policy import Action
 from agentkv.resumes import action_of
-from agentkv.sessions import BlockRef, Session, SessionKey, Turn
+from agentkv.sessions import BlockRef, Session
 
 from .guard import Faults, never_raises
+from .held_twice import HeldTwice
 from .kept_prefix import KeptPrefixes
 from .layout import Layout
 from .pool_order import PoolOrder
@@ -37,7 +35,6 @@ from .pool_store import PoolStore
 from .tiering import AgentKVTieringManager
 
 _AHEAD = 4  # So many times what is needed now is marked at once.
-_RESCAN_S = 2.0
 _AHEAD_EVERY_S, _AHEAD_EVERY_MOST_S = 0.1, 1.0
 _AHEAD_SHARE = 0.0025  # Of the time, looking ahead takes at most this much.
 _MAX_PASSED = 256
@@ -68,13 +65,8 @@ class Exclusive:
         self._clock = deps.clock
         self._manager = manager
         self._layout = layout
-        self._requests = requests
         self._kept = kept
-        self._looked_at_s = -_RESCAN_S
-        self._marked: dict[SessionKey, int] = {}
-        # Paused sessions not looked at since then, and the newest one that was known.
-        self._by_return: RankedQueue | None = None
-        self._held_since = -1
+        self.held_twice = HeldTwice(controller, deps.clock, manager.dram, layout, requests, kept)
         self._ahead_from_s = 0.0
         self._ahead_blocks = layout.blocks(deps.costs.max_step_tokens)
         self._order: PoolOrder | None = None
@@ -95,82 +87,27 @@ class Exclusive:
     @never_raises
     def make_room(self, num_chunks: int) -> None:
         """DRAM is about to evict so many chunks: let those go first that the pool has, too."""
-        now_s = self._clock.monotonic_s()
         if self._order is None or self.dram.num_expendable >= num_chunks:
             return
-        if now_s - self._looked_at_s >= _RESCAN_S:
-            self._looked_at_s = now_s
-            self._marked.clear()  # More of them may be in DRAM by now.
-            self._by_return = None
-        found: list[OffloadKey] = []
-        for refs in self._held():
-            for ref in refs:
-                found.extend(self._keys_held_twice(ref, self._order))
-            if len(found) >= _AHEAD * num_chunks:
-                break
-        self.dram.make_ready(found)
+        self.dram.make_ready(self.held_twice.find(self._order, _AHEAD * num_chunks))
         if self.dram.num_expendable < num_chunks:
             self._drop_least(num_chunks)
 
     def _drop_least(self, num_chunks: int) -> None:
-        """All that DRAM holds is needed: those give way whose copies are worth least."""
+        """All that DRAM holds is needed: those give way whose copies are worth least, no more of
+        them than have to.
+        """
         if self._manager.tiers:
             return  # The demoter makes room without loss.
         manager, sessions = self._manager, self._controller.sessions
         dram_bytes = manager.num_chunks * manager.primary_tier.get_kv_memoryview().strides[0]
         for session in self._controller.portfolio.to_drop(dram_bytes):
             keys = self._layout.keys(sessions.private_blocks(session))
-            self.dram.make_ready(key for key in keys if self.dram.get(key) is not None)
-            if self.dram.num_expendable >= _AHEAD * num_chunks:
+            needed = (key for key in keys if self.dram.is_sole(key))
+            num_lacking = num_chunks - self.dram.num_expendable
+            self.dram.make_ready(itertools.islice(needed, num_lacking))
+            if self.dram.num_expendable >= num_chunks:
                 break
-
-    def _held(self) -> Iterator[list[BlockRef]]:
-        """What only one session uses and the pool is sure to keep until it can be copied out."""
-        for request_id, request in self._requests.items():
-            turn = self._controller.sessions.turn(request_id)
-            if turn is None or not turn.is_scheduled:
-                continue
-            mark = -1 - turn.number  # No pause has such an id.
-            if self._marked.get(turn.session.key) != mark:
-                self._marked[turn.session.key] = mark
-                yield self._blocks_of(turn, request)
-        for session in self._held_sessions():
-            yield self._controller.sessions.private_blocks(session)
-
-    def _blocks_of(self, turn: Turn, request: Request) -> list[BlockRef]:
-        """The blocks of a running turn that no other session uses, its new ones among them."""
-        sessions = self._controller.sessions
-        num_known = sessions.tree.match_depth(request.block_hashes)
-        new = enumerate(request.block_hashes[num_known:], start=num_known + 1)
-        return [*new, *sessions.private_blocks(turn.session)]
-
-    def _held_sessions(self) -> Iterator[Session]:
-        """Those that could be copied out again; whoever returns first needs DRAM least.
-
-        Each once in a while: a walk over all its blocks has to pay.
-        """
-        pauses = self._controller.pauses
-        since = -1 if self._by_return is None else self._held_since
-        self._held_since, new = pauses.table.newest, pauses.table.kept(since=since)
-        if self._by_return is None or len(new):
-            returns_s = pauses.table.rows()["returns_at_s"][new]
-            found = pauses.table.sorted(new, [returns_s])
-            if self._by_return is None:
-                self._by_return = found
-            else:
-                self._by_return.put_all(found)
-        while (entry := self._by_return.pop()) is not None:
-            session, pause = entry[-1]
-            if pauses.is_kept(session, pause) and self._kept.get(session.key) is not None:
-                yield session
-
-    def _keys_held_twice(self, ref: BlockRef, order: PoolOrder) -> Iterator[OffloadKey]:
-        depth, block_hash = ref
-        for group in self._layout.groups:
-            if depth % group.per_chunk == 0 and order.holds(group, block_hash):
-                key = make_offload_key(block_hash, group.group_id)
-                if self.dram.get(key) is not None:
-                    yield key
 
     def _has_copy(self, key: OffloadKey) -> bool:
         """Whether a block that DRAM drops is somewhere else."""
@@ -194,8 +131,7 @@ class Exclusive:
     @never_raises
     def clear(self) -> None:
         """The engine dropped its caches."""
-        self._marked.clear()
-        self._by_return = None
+        self.held_twice.clear()
         if self.store is not None:
             self.store.clear()
 
@@ -266,8 +202,10 @@ class Exclusive:
             num_left -= len(keys)
             lacking = self._lacking(keys, order)
             if lacking:
-                self.make_room(len(lacking))
-                if len(lacking) <= self.dram.num_expendable:
+                # What DRAM has of it cannot make room for the rest.
+                num_wanted = len(lacking) + self.dram.num_expendable_of(keys)
+                self.make_room(num_wanted)
+                if num_wanted <= self.dram.num_expendable:
                     self._copy_out(session, len(lacking))
                 return  # One at a time: what it takes may be another's.
 

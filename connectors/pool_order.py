@@ -150,6 +150,12 @@ class PoolOrder:
         group_id = get_offload_group_idx(key)
         return self._pool.get_cached_block(get_offload_block_hash(key), [group_id]) is not None
 
+    def keeps_key(self, key: OffloadKey) -> bool:
+        """The same, unless the block was given up."""
+        group_id = get_offload_group_idx(key)
+        found = self._pool.get_cached_block(get_offload_block_hash(key), [group_id])
+        return found is not None and (found[0].ref_cnt > 0 or self._mark(found[0]) is None)
+
     def block_id(self, group: Group, block_hash: bytes) -> int:
         """The group's block of this hash; 0, vLLM's null block, if the pool has none."""
         found = self._pool.get_cached_block(block_hash, [group.group_id])

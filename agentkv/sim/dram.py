@@ -9,7 +9,7 @@ below, each an LRU. Where: `native` uses the LRU alone, `managed` all of it.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
 Queue = OrderedDict[bytes, None]
 
@@ -50,6 +50,7 @@ class Dram:
         self._worthless: Queue = OrderedDict()
         self._ready: Queue = OrderedDict()
         self._protected: Queue = OrderedDict()
+        self._fresh: Queue = OrderedDict()  # used since `take_fresh`, newest last
         self._arrived: Counter[bytes] = Counter()
         self._pinned: Counter[bytes] = Counter()
         # Called before so many blocks are chosen for eviction, and after with those lost.
@@ -64,6 +65,22 @@ class Dram:
     def num_expendable(self) -> int:
         """Blocks that can be evicted without loss."""
         return len(self._worthless) + len(self._ready)
+
+    def num_expendable_of(self, blocks: Iterable[bytes]) -> int:
+        """How many of these could be evicted without loss."""
+        queues = map(self.blocks.get, blocks)
+        return sum(queue is self._ready or queue is self._worthless for queue in queues)
+
+    def is_needed(self, block: bytes) -> bool:
+        """Whether it is here and would be lost."""
+        return self.blocks.get(block) is self.lru
+
+    def take_fresh(self) -> Iterator[bytes]:
+        """Blocks that came or were used since the last look, newest first; each is given once."""
+        while self._fresh:
+            block, _ = self._fresh.popitem()
+            if self.blocks.get(block) is self.lru:
+                yield block
 
     def find_below(self, block: bytes) -> SlowTier | None:
         return next((tier for tier in self.tiers if block in tier.blocks), None)
@@ -127,21 +144,22 @@ class Dram:
             queue = blocks.get(block)
             if queue is lru:
                 lru.move_to_end(block)
+                self._note_fresh(block)
             elif queue is not None and block not in arrived:
                 self._move(block, lru)
+                self._note_fresh(block)
 
-    def evict(self, num_blocks: int, kept: Container[bytes] = ()) -> None:
+    def evict(self, num_blocks: int, kept: Collection[bytes] = ()) -> None:
         """Drops so many blocks, none of those that are to be kept."""
-        self.before_evict(num_blocks)
+        self.before_evict(num_blocks + self.num_expendable_of(kept))
         dropped = self._take(self._worthless, num_blocks, kept)
         lost: list[bytes] = []
         for queue in (self._ready, self.lru, self._protected):
             num_left = num_blocks - len(dropped) - len(lost)
             lost += self._take(queue, num_left, kept, is_newest_first=queue is self._protected)
-        for block in dropped:
+        for block in (*dropped, *lost):
             del self.blocks[block]
-        for block in lost:
-            del self.blocks[block]
+            self._fresh.pop(block, None)
         self.after_evict(self._spill(lost))
 
     # --- ranks ---
@@ -177,6 +195,7 @@ class Dram:
                 del self._arrived[block]
                 if block in self.blocks:
                     self._move(block, self.lru)
+                    self._note_fresh(block)
 
     # --- parts ---
 
@@ -199,6 +218,11 @@ class Dram:
         queue = self._protected if block in self._arrived else self.lru
         queue[block] = None
         self.blocks[block] = queue
+        self._note_fresh(block)
+
+    def _note_fresh(self, block: bytes) -> None:
+        self._fresh[block] = None
+        self._fresh.move_to_end(block)
 
     def _move(self, block: bytes, queue: Queue) -> None:
         del self.blocks[block][block]

@@ -7,6 +7,7 @@ out take no time here: they were 2-7 of 400 GB/s in the study; their number is c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from agentkv.controller import Controller
@@ -50,19 +51,10 @@ class Exclusive:
 
     def make_room(self, num_blocks: int) -> None:
         """DRAM is about to evict so many blocks: those go first that cost nothing."""
-        dram, pool = self._machine.dram, self._machine.pool
+        dram = self._machine.dram
         if dram.num_expendable >= num_blocks:
             return
-        now_s = self._machine.now_s
-        if now_s - self._looked_at_s >= _RESCAN_S:
-            self._looked_at_s = now_s
-            self._marked.clear()
-        found: list[bytes] = []
-        for blocks in self._held():
-            found.extend(b for b in blocks if b in dram.blocks and pool.holds(b))
-            if len(found) >= _AHEAD * num_blocks:
-                break
-        dram.make_ready(found)
+        dram.make_ready(self._held_twice(_AHEAD * num_blocks))
         if dram.num_expendable < num_blocks:
             self._drop_least(num_blocks)
 
@@ -94,12 +86,27 @@ class Exclusive:
             num_left -= len(blocks)
             num_lacking = len(self._lacking(blocks))
             if num_lacking:
-                self.make_room(num_lacking)
-                if num_lacking <= dram.num_expendable:
+                num_wanted = num_lacking + dram.num_expendable_of(blocks)
+                self.make_room(num_wanted)
+                if num_wanted <= dram.num_expendable:
                     self._copy_out(session, num_lacking)
                 return
 
     # --- parts ---
+
+    def _held_twice(self, most: int) -> list[bytes]:
+        """About so many of DRAM's blocks that the pool has, too, and keeps."""
+        dram, pool = self._machine.dram, self._machine.pool
+        is_shared = self._controller.sessions.tree.is_shared
+        kept = (block for block in dram.take_fresh() if pool.keeps(block) and not is_shared(block))
+        found = dict.fromkeys(itertools.islice(kept, most))
+        if self._machine.now_s - self._looked_at_s >= _RESCAN_S:
+            self._looked_at_s = self._machine.now_s
+            self._marked.clear()
+        held = self._held()
+        while len(found) < most and (blocks := next(held, None)) is not None:
+            found.update((b, None) for b in blocks if b in dram.blocks and pool.holds(b))
+        return list(found)
 
     def _lacking(self, blocks: Sequence[bytes]) -> list[bytes]:
         """Those that only the pool has."""
@@ -144,12 +151,15 @@ class Exclusive:
         return sorted(new, key=lambda pair: pair[1].returns_at_s)
 
     def _drop_least(self, num_blocks: int) -> None:
-        """All that DRAM holds is needed: those give way whose copies are worth least."""
+        """All that DRAM holds is needed: those give way whose copies are worth least, no more of
+        them than have to.
+        """
         dram = self._machine.dram
         for session in self._to_drop():
             refs = self._controller.sessions.private_blocks(session)
-            dram.make_ready([block for _, block in refs])
-            if dram.num_expendable >= _AHEAD * num_blocks:
+            needed = [block for _, block in refs if dram.is_needed(block)]
+            dram.make_ready(needed[: num_blocks - dram.num_expendable])
+            if dram.num_expendable >= num_blocks:
                 break
 
     def _to_drop(self) -> Iterator[Session]:

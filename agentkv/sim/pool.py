@@ -35,6 +35,10 @@ class Pool:
     def holds(self, block: bytes) -> bool:
         return block in self.used or block in self.free or block in self.front
 
+    def keeps(self, block: bytes) -> bool:
+        """Whether it is here and was not given up."""
+        return block in self.used or block in self.free
+
     def cached_depth(self, chain: Sequence[bytes], most: int) -> int:
         """Blocks of the chain's longest prefix that is here, at most `most`."""
         used, free, front = self.used, self.free, self.front

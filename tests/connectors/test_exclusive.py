@@ -197,9 +197,10 @@ def test_what_is_held_twice_is_looked_for_once_in_a_while_who_returns_first_firs
     rig = make_rig(**shape())
     fill(rig, 3, num_blocks=3)
     exclusive = rig.side.exclusive
+    held_twice = exclusive.held_twice
 
     def looked_at() -> list[str]:
-        return [session.key.name for session in exclusive._held_sessions()]
+        return [session.key.name for session in held_twice._held_sessions()]
 
     assert looked_at() == ["a2", "a1", "a0"] and looked_at() == []
     Agent(rig, "new", 9, 3).turn(tag=TOOL)
@@ -209,7 +210,7 @@ def test_what_is_held_twice_is_looked_for_once_in_a_while_who_returns_first_firs
     rig.clock.advance(3.0)
     exclusive._drop_least = lambda num_chunks: None
     seen: list[str] = []
-    real = exclusive._held_sessions
-    exclusive._held_sessions = lambda: (seen.append(each.key.name) or each for each in real())
+    real = held_twice._held_sessions
+    held_twice._held_sessions = lambda: (seen.append(each.key.name) or each for each in real())
     exclusive.make_room(10**6)
     assert seen == ["new", "a2", "a1", "a0"]

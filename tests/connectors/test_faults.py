@@ -15,7 +15,7 @@ from agentkv.connectors.arrived import ArrivedTurns
 from agentkv.connectors.cache_policy import AgentKVCachePolicy
 from agentkv.connectors.control import ControlPort
 from agentkv.connectors.dead_blocks import DeadBlocks
-from agentkv.connectors.exclusive import Exclusive
+from agentkv.connectors.held_twice import HeldTwice
 from agentkv.connectors.pool_load import PoolLoader
 from agentkv.connectors.pool_order import PoolOrder
 from agentkv.connectors.pool_store import PoolStore
@@ -51,7 +51,7 @@ FAULTS = [
     (ArrivedTurns, "protect_in_dram"),
     (AgentKVCachePolicy, "protect"),
     (AgentKVCachePolicy, "make_needed"),
-    (Exclusive, "_held_sessions"),
+    (HeldTwice, "find"),
     (PoolStore, "want"),
     (PoolStore, "added_to"),
     (AgentKVCachePolicy, "key_of_chunk"),

@@ -77,3 +77,36 @@ def test_worthless_blocks_are_not_handed_down() -> None:
     dram.mark_worthless(dead)
     dram.store(_chain("b", 2))
     assert not ssd.blocks
+
+
+def test_each_use_is_shown_once_newest_first() -> None:
+    dram = Dram(9)
+    one, two, three = (_chain(name, 2) for name in "abc")
+    for chain in (one, two, three):
+        dram.offer(chain)
+    dram.make_ready(two)
+    assert list(dram.take_fresh()) == [three[1], three[0], one[1], one[0]]
+    assert list(dram.take_fresh()) == []
+    dram.touch(two)
+    dram.protect(one)
+    dram.unprotect(one)
+    dram.evict(1)
+    assert set(dram.take_fresh()) == {*one, *two} & dram.blocks.keys()
+
+
+def test_what_must_stay_does_not_count_as_room() -> None:
+    dram = Dram(6)
+    ready, kept, other = (_chain(name, 2) for name in "abc")
+    for chain in (ready, kept, other):
+        dram.offer(chain)
+    dram.make_ready(kept)
+    asked: list[int] = []
+
+    def make_room(num_blocks: int) -> None:
+        asked.append(num_blocks)
+        dram.make_ready(ready)
+
+    dram.before_evict = make_room
+    assert dram.offer([*kept, *_chain("d", 2)])
+    assert asked == [4]
+    assert _held(dram, ready, kept, other) == [0, 2, 2]
