@@ -84,7 +84,7 @@ class Portfolio:
         self._deps = deps
         self._decider = decider
         self._ranking = _NO_RANKING
-        self._copies_ranked_until_s = -math.inf
+        self._copies, self._copies_ranked_until_s = NO_PAUSES, -math.inf
         self.benefit = RankingBenefit()
         self.benefit_of_copies = RankingBenefit(of_copies=True)
 
@@ -149,12 +149,32 @@ class Portfolio:
     def to_drop(self, dram_bytes: int) -> Iterator[Session]:
         """Paused sessions whose copies DRAM, of that size, may drop, the one worth least first.
 
+        The caller stops taking when it has enough: the next call begins with the last one taken.
         None where the policy does not tell what they are worth, or predictions do not pay: then
-        the least recently used should go. Nor oftener than takes a hundredth of the time.
+        the least recently used should go. Ranked anew for a hundredth of the time at most.
         """
         now_s = self._deps.clock.monotonic_s()
-        if now_s < self._copies_ranked_until_s:
-            return
+        if now_s >= self._copies_ranked_until_s:
+            self._copies = self._ranked_copies(now_s, dram_bytes)
+        queue, looks_left = self._copies, _MAX_LOOKS
+        while (entry := queue.first()) is not None:
+            (_, is_away), order, (session, pause) = entry
+            if session.pause is not pause:
+                queue.pop()
+            elif looks_left and _is_out_of_date(pause, now_s):
+                queue.pop()
+                looks_left -= 1
+                self._decider.decide(session, pause)
+                worth = drop_keys([candidate_of(pause)], now_s)[0]
+                queue.put(((worth, is_away), order, (session, pause)))
+            else:
+                yield session
+                queue.pop()  # Only if there is nothing left of it.
+
+    # --- parts ---
+
+    def _ranked_copies(self, now_s: float, dram_bytes: int) -> RankedQueue:
+        """All pauses, the one whose copy in DRAM is worth least first."""
         table = self._pauses.table
         rows = table.rows()
         self.benefit_of_copies.note_pressure(self._kept_bytes() + dram_bytes)
@@ -164,18 +184,7 @@ class Portfolio:
             queue = table.sorted(np.arange(len(rows)), columns)
         rest_s = max(_RANKING_S * len(rows), self._rest_s(now_s, len(rows)))
         self._copies_ranked_until_s = now_s + rest_s
-        looks_left = _MAX_LOOKS
-        while (entry := queue.pop()) is not None:
-            (_, is_away), order, (session, pause) = entry
-            if looks_left and _is_out_of_date(pause, now_s):
-                looks_left -= 1
-                self._decider.decide(session, pause)
-                worth = drop_keys([candidate_of(pause)], now_s)[0]
-                queue.put(((worth, is_away), order, (session, pause)))
-            else:
-                yield session
-
-    # --- parts ---
+        return queue
 
     def _ranked(self) -> _Ranking:
         """All pauses in the pool; of thousands as they were ranked a moment ago."""

@@ -11,6 +11,7 @@ Read by `sessions`; knows nothing of where a block's bytes lie.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 
 class _Node:
@@ -22,6 +23,14 @@ class _Node:
         self.depth: int = parent.depth + 1 if parent is not None else 1
         self.live = 0
         self.owner = owner
+
+
+class Place(NamedTuple):
+    """A block in the tree: who first wrote it, how deep it is, and how many branches use it."""
+
+    owner: Hashable
+    depth: int
+    num_branches: int
 
 
 class Leaf:
@@ -132,10 +141,10 @@ class PrefixTree:
         node = self._nodes.get(block_hash)
         return node.owner if node is not None else None
 
-    def is_shared(self, block_hash: bytes) -> bool:
-        """Whether more than one branch uses this block."""
+    def place(self, block_hash: bytes) -> Place | None:
+        """Where this block is; None if it is unknown."""
         node = self._nodes.get(block_hash)
-        return node is not None and node.live > 1
+        return None if node is None else Place(node.owner, node.depth, node.live)
 
     def common_depth(self, leaf: Leaf, hashes: Sequence[bytes]) -> int:
         """Blocks that the branch of `leaf` and the chain `hashes` have in common."""

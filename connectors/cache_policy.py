@@ -9,7 +9,7 @@ knows the sessions.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
@@ -34,8 +34,9 @@ class AgentKVCachePolicy(LRUCachePolicy):
         self._fresh: OrderedDict[OffloadKey, None] = OrderedDict()  # used since `take_fresh`
         self._busy: set[OffloadKey] = set()
         self._arrived: Counter[OffloadKey] = Counter()
-        # Called before so many blocks are chosen for eviction: the last moment to protect some.
-        self.before_evict: Callable[[int], None] | None = None
+        # Called before so many blocks are chosen for eviction, none of those that must stay: the
+        # last moment to protect some.
+        self.before_evict: Callable[[int, Set[OffloadKey]], None] | None = None
         self.has_copy: Callable[[OffloadKey], bool] = lambda key: False
         # Called with what was evicted and no tier below has.
         self.after_evict: Callable[[list[OffloadKey]], None] | None = None
@@ -69,7 +70,7 @@ class AgentKVCachePolicy(LRUCachePolicy):
     @property
     def num_expendable(self) -> int:
         """Blocks that can be evicted now without loss: not those that are being copied."""
-        num_busy = len(self._busy.difference(self._sole))
+        num_busy = sum(key not in self._sole for key in self._busy)
         return len(self.chunks) - len(self._sole) - num_busy
 
     def num_expendable_of(self, keys: Iterable[OffloadKey]) -> int:
@@ -77,14 +78,18 @@ class AgentKVCachePolicy(LRUCachePolicy):
         return sum(key in self._evictable and key not in self._sole for key in keys)
 
     def is_sole(self, key: OffloadKey) -> bool:
-        """Whether the block is here and not ready to be evicted."""
-        return key in self._sole
+        """Whether the block is here and not ready to be evicted, nor wanted by an arrived turn."""
+        return key in self._sole and key not in self._arrived
+
+    def is_idle(self, key: OffloadKey) -> bool:
+        """Whether the block is here and not being copied."""
+        return key in self._evictable
 
     def take_fresh(self) -> Iterator[OffloadKey]:
         """Blocks that came or were used since the last look, newest first; each is given once."""
         while self._fresh:
             key, _ = self._fresh.popitem()
-            if key in self._sole and key not in self._arrived:
+            if self.is_sole(key):
                 yield key
 
     def oldest_sole(self) -> Iterator[OffloadKey]:
@@ -139,7 +144,7 @@ class AgentKVCachePolicy(LRUCachePolicy):
 
     def evict(self, n: int, protected: set[OffloadKey]) -> Victims | None:
         if n and self.before_evict is not None:
-            self.before_evict(n + self.num_expendable_of(protected))
+            self.before_evict(n, protected)
         victims: Victims | None = super().evict(n, protected)
         evicted = [key for key, _ in victims or ()]
         lost = [key for key in evicted if not self.has_copy(key)]

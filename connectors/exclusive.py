@@ -10,7 +10,7 @@ While DRAM has room this does nothing. Only a turn that vLLM preempts may lose s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
@@ -85,15 +85,21 @@ class Exclusive:
     # --- DRAM ---
 
     @never_raises
-    def make_room(self, num_chunks: int) -> None:
-        """DRAM is about to evict so many chunks: let those go first that the pool has, too."""
-        if self._order is None or self.dram.num_expendable >= num_chunks:
-            return
-        self.dram.make_ready(self.held_twice.find(self._order, _AHEAD * num_chunks))
-        if self.dram.num_expendable < num_chunks:
-            self._drop_least(num_chunks)
+    def make_room(self, num_chunks: int, besides: Set[OffloadKey]) -> None:
+        """DRAM is about to evict so many chunks: let those go first that the pool has, too.
 
-    def _drop_least(self, num_chunks: int) -> None:
+        `besides`: those that must stay, for they are what room is made for.
+        """
+        num_wanted = num_chunks + self.dram.num_expendable_of(besides)
+        num_lacking = num_wanted - self.dram.num_expendable
+        if self._order is None or num_lacking <= 0:
+            return
+        found = self.held_twice.find(self._order, _AHEAD * num_lacking, besides)
+        self.dram.make_ready(found)
+        if self.dram.num_expendable < num_wanted:
+            self._drop_least(num_wanted, besides)
+
+    def _drop_least(self, num_wanted: int, besides: Set[OffloadKey]) -> None:
         """All that DRAM holds is needed: those give way whose copies are worth least, no more of
         them than have to.
         """
@@ -103,10 +109,11 @@ class Exclusive:
         dram_bytes = manager.num_chunks * manager.primary_tier.get_kv_memoryview().strides[0]
         for session in self._controller.portfolio.to_drop(dram_bytes):
             keys = self._layout.keys(sessions.private_blocks(session))
-            needed = (key for key in keys if self.dram.is_sole(key))
-            num_lacking = num_chunks - self.dram.num_expendable
+            here = (k for k in keys if self.dram.is_sole(k) and self.dram.is_idle(k))
+            needed = (key for key in here if key not in besides)
+            num_lacking = num_wanted - self.dram.num_expendable
             self.dram.make_ready(itertools.islice(needed, num_lacking))
-            if self.dram.num_expendable >= num_chunks:
+            if self.dram.num_expendable >= num_wanted:
                 break
 
     def _has_copy(self, key: OffloadKey) -> bool:
@@ -202,10 +209,10 @@ class Exclusive:
             num_left -= len(keys)
             lacking = self._lacking(keys, order)
             if lacking:
-                # What DRAM has of it cannot make room for the rest.
-                num_wanted = len(lacking) + self.dram.num_expendable_of(keys)
-                self.make_room(num_wanted)
-                if num_wanted <= self.dram.num_expendable:
+                own = set(keys)
+                self.make_room(len(lacking), own)
+                num_room = self.dram.num_expendable - self.dram.num_expendable_of(own)
+                if len(lacking) <= num_room:
                     self._copy_out(session, len(lacking))
                 return  # One at a time: what it takes may be another's.
 

@@ -11,7 +11,7 @@ copy was taken for DRAM's only one costs another session its only copy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from vllm.v1.kv_offload.base import OffloadKey, get_offload_block_hash, make_offload_key
 from vllm.v1.request import Request
@@ -49,48 +49,62 @@ class HeldTwice:
         self._requests = requests
         self._kept = kept
         self._looked_at_s = -_RESCAN_S
-        self._marked: dict[SessionKey, int] = {}
+        self._looked_at: dict[SessionKey, int] = {}  # running turns, since then
         # Paused sessions not looked at since then, and the newest one that was known.
         self._by_return: RankedQueue | None = None
         self._held_since = -1
 
     def clear(self) -> None:
         """The engine dropped its caches."""
-        self._marked.clear()
+        self._looked_at.clear()
         self._by_return = None
 
-    def find(self, order: PoolOrder, most: int) -> list[OffloadKey]:
-        """About so many of DRAM's blocks that the pool has, too, and keeps."""
-        fresh = self._fresh(order, max(_FEWEST_LOOKS, _LOOKS * most))
-        found = dict.fromkeys(itertools.islice(fresh, most))
-        now_s = self._clock.monotonic_s()
-        if now_s - self._looked_at_s >= _RESCAN_S:
-            self._looked_at_s = now_s
-            self.clear()  # More of them may be in DRAM by now.
-        held = self._held()
-        while len(found) < most and (refs := next(held, None)) is not None:
-            for ref in refs:
-                found.update(dict.fromkeys(self._keys_of(ref, order)))
+    def find(self, order: PoolOrder, most: int, besides: Set[OffloadKey]) -> list[OffloadKey]:
+        """DRAM's blocks that the pool has, too, and keeps: about so many that nobody copies."""
+        found: dict[OffloadKey, None] = {}
+        num_left = most
+        for keys in itertools.chain(self._fresh(order, most), self._of_sessions(order)):
+            for key in keys:
+                if key not in besides and key not in found:
+                    found[key] = None
+                    num_left -= self._dram.is_idle(key)
+            if num_left <= 0:
+                break
         return list(found)
 
     # --- parts ---
 
-    def _fresh(self, order: PoolOrder, num_looks: int) -> Iterator[OffloadKey]:
-        """Of what came to DRAM or was used there."""
+    def _fresh(self, order: PoolOrder, most: int) -> Iterator[list[OffloadKey]]:
+        """Of what came to DRAM or was used there, one by one."""
+        num_looks = max(_FEWEST_LOOKS, _LOOKS * most)
         for key in itertools.islice(self._dram.take_fresh(), num_looks):
-            if order.keeps_key(key) and self._can_be_copied(get_offload_block_hash(key)):
-                yield key
+            num_users = order.num_users(key)
+            if num_users is not None and self._is_private(get_offload_block_hash(key), num_users):
+                yield [key]
 
-    def _can_be_copied(self, block_hash: bytes) -> bool:
-        """Whether the block is copied out when its session is given up: not what several share.
+    def _is_private(self, block_hash: bytes, num_users: int) -> bool:
+        """Whether the block will be copied out when its session, and no other one, is given up."""
+        sessions = self._controller.sessions
+        place = sessions.tree.place(block_hash)
+        if place is None:
+            return num_users == 1  # A running turn has just computed it.
+        assert isinstance(place.owner, SessionKey)
+        session, prefix = sessions.get(place.owner), self._kept.get(place.owner)
+        if place.num_branches > 1 or session is None or prefix is None:
+            return False
+        if block_hash not in prefix.block_hashes[place.depth - 1 : place.depth]:
+            return False
+        return session.pause is None or not session.pause.is_given_up
 
-        What a running turn has computed belongs to no session yet.
-        """
-        tree = self._controller.sessions.tree
-        owner = tree.owner_at(block_hash)
-        if not isinstance(owner, SessionKey):
-            return True
-        return not tree.is_shared(block_hash) and self._kept.get(owner) is not None
+    def _of_sessions(self, order: PoolOrder) -> Iterator[list[OffloadKey]]:
+        """Session by session."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_at_s >= _RESCAN_S:
+            self._looked_at_s = now_s
+            self._looked_at.clear()  # More of them may be in DRAM by now.
+            self._by_return = None
+        for refs in self._held():
+            yield [key for ref in refs for key in self._keys_of(ref, order)]
 
     def _held(self) -> Iterator[list[BlockRef]]:
         """What only one session uses and the pool is sure to keep until it can be copied out."""
@@ -98,9 +112,8 @@ class HeldTwice:
             turn = self._controller.sessions.turn(request_id)
             if turn is None or not turn.is_scheduled:
                 continue
-            mark = -1 - turn.number  # No pause has such an id.
-            if self._marked.get(turn.session.key) != mark:
-                self._marked[turn.session.key] = mark
+            if self._looked_at.get(turn.session.key) != turn.number:
+                self._looked_at[turn.session.key] = turn.number
                 yield self._blocks_of(turn, request)
         for session in self._held_sessions():
             yield self._controller.sessions.private_blocks(session)
@@ -137,5 +150,5 @@ class HeldTwice:
         for group in self._layout.groups:
             if depth % group.per_chunk == 0 and order.holds(group, block_hash):
                 key = make_offload_key(block_hash, group.group_id)
-                if self._dram.get(key) is not None:
+                if self._dram.is_sole(key):
                     yield key

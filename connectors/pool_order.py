@@ -150,11 +150,13 @@ class PoolOrder:
         group_id = get_offload_group_idx(key)
         return self._pool.get_cached_block(get_offload_block_hash(key), [group_id]) is not None
 
-    def keeps_key(self, key: OffloadKey) -> bool:
-        """The same, unless the block was given up."""
+    def num_users(self, key: OffloadKey) -> int | None:
+        """How many requests use the pool's block; None if it has none, or has given it up."""
         group_id = get_offload_group_idx(key)
         found = self._pool.get_cached_block(get_offload_block_hash(key), [group_id])
-        return found is not None and (found[0].ref_cnt > 0 or self._mark(found[0]) is None)
+        if found is None or (found[0].ref_cnt == 0 and self._mark(found[0]) is not None):
+            return None
+        return int(found[0].ref_cnt)
 
     def block_id(self, group: Group, block_hash: bytes) -> int:
         """The group's block of this hash; 0, vLLM's null block, if the pool has none."""

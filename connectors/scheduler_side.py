@@ -7,7 +7,7 @@ in here is counted and logged; the request goes on as if agentkv were not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
@@ -144,10 +144,10 @@ class SchedulerSide:
             self.room.protect(self._order)
 
     @never_raises
-    def before_dram_evicts(self, num_chunks: int) -> None:
+    def before_dram_evicts(self, num_chunks: int, besides: Set[OffloadKey]) -> None:
         """The DRAM tier is about to choose what to evict."""
         self._arrived.protect_in_dram()
-        self.exclusive.make_room(num_chunks)
+        self.exclusive.make_room(num_chunks, besides)
 
     @never_raises
     def after_dram_evicted(self, keys: Iterable[OffloadKey]) -> None:

@@ -175,3 +175,24 @@ def test_ranking_what_dram_holds_waits_a_while_before_it_is_done_again() -> None
     assert list(world.controller.portfolio.to_drop(1 << 20)) == []
     world.clock.advance(0.01)
     assert len(list(world.controller.portfolio.to_drop(1 << 20))) == 3
+
+
+def test_what_dram_drops_next_goes_on_where_it_stopped() -> None:
+    """A session of which something is left comes again; one that has returned does not."""
+    world = _crowded("expected_cost")
+    portfolio = world.controller.portfolio
+    names = [session.key.name for session in portfolio.to_drop(1 << 20)]
+    world.clock.advance(0.01)
+
+    def next_two() -> list[str]:
+        found = []
+        for session in portfolio.to_drop(1 << 20):
+            found.append(session.key.name)
+            if len(found) == 2:
+                break
+        return found
+
+    assert next_two() == names[:2] and next_two() == names[1:]
+    (last,) = [session for session in world.controller.sessions if session.key.name == names[2]]
+    last.pause = None
+    assert next_two() == []

@@ -135,6 +135,10 @@ def assert_agrees(tree: PrefixTree, model: list[tuple[Leaf, list[bytes]]]) -> No
         others = {h for i, (_, other) in enumerate(model) if i != index for h in other}
         private = [ref[1] for ref in tree.private(leaf)]
         assert private == [h for h in reversed(hashes) if h not in others]
-        assert [h for h in hashes if tree.is_shared(h)] == [h for h in hashes if h in others]
+        for depth, each in enumerate(hashes, start=1):
+            place = tree.place(each)
+            assert place is not None and place.depth == depth
+            assert (place.num_branches > 1) == (each in others)
+        assert tree.place(b"new") is None
         assert [ref[1] for ref in tree.chain(leaf)] == list(reversed(hashes))
         assert tree.match_depth([*hashes, b"new"]) == len(hashes)

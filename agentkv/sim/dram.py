@@ -53,8 +53,9 @@ class Dram:
         self._fresh: Queue = OrderedDict()  # used since `take_fresh`, newest last
         self._arrived: Counter[bytes] = Counter()
         self._pinned: Counter[bytes] = Counter()
-        # Called before so many blocks are chosen for eviction, and after with those lost.
-        self.before_evict: Callable[[int], None] = lambda num_blocks: None
+        # Called before so many blocks are chosen for eviction, none of those that must stay, and
+        # after with those lost.
+        self.before_evict: Callable[[int, Collection[bytes]], None] = lambda num_blocks, kept: None
         self.after_evict: Callable[[list[bytes]], None] = lambda blocks: None
 
     @property
@@ -151,7 +152,7 @@ class Dram:
 
     def evict(self, num_blocks: int, kept: Collection[bytes] = ()) -> None:
         """Drops so many blocks, none of those that are to be kept."""
-        self.before_evict(num_blocks + self.num_expendable_of(kept))
+        self.before_evict(num_blocks, kept)
         dropped = self._take(self._worthless, num_blocks, kept)
         lost: list[bytes] = []
         for queue in (self._ready, self.lru, self._protected):

@@ -8,7 +8,7 @@ out take no time here: they were 2-7 of 400 GB/s in the study; their number is c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from agentkv.controller import Controller
 from agentkv.pause_table import candidate_of
@@ -49,14 +49,19 @@ class Exclusive:
         profile, size = machine.profile, machine.block_tokens
         self._ahead_blocks = -(-profile.max_step_tokens // size)
 
-    def make_room(self, num_blocks: int) -> None:
-        """DRAM is about to evict so many blocks: those go first that cost nothing."""
+    def make_room(self, num_blocks: int, besides: Collection[bytes]) -> None:
+        """DRAM is about to evict so many blocks: those go first that cost nothing.
+
+        `besides`: those that must stay, for they are what room is made for.
+        """
         dram = self._machine.dram
-        if dram.num_expendable >= num_blocks:
+        num_wanted = num_blocks + dram.num_expendable_of(besides)
+        num_lacking = num_wanted - dram.num_expendable
+        if num_lacking <= 0:
             return
-        dram.make_ready(self._held_twice(_AHEAD * num_blocks))
-        if dram.num_expendable < num_blocks:
-            self._drop_least(num_blocks)
+        dram.make_ready(self._held_twice(_AHEAD * num_lacking, besides))
+        if dram.num_expendable < num_wanted:
+            self._drop_least(num_wanted, besides)
 
     def before_give_up(self, session: Session, refs: Sequence[BlockRef]) -> None:
         """The pool may soon reuse these blocks, deepest first."""
@@ -86,27 +91,39 @@ class Exclusive:
             num_left -= len(blocks)
             num_lacking = len(self._lacking(blocks))
             if num_lacking:
-                num_wanted = num_lacking + dram.num_expendable_of(blocks)
-                self.make_room(num_wanted)
-                if num_wanted <= dram.num_expendable:
+                self.make_room(num_lacking, frozenset(blocks))
+                if num_lacking <= dram.num_expendable - dram.num_expendable_of(blocks):
                     self._copy_out(session, num_lacking)
                 return
 
     # --- parts ---
 
-    def _held_twice(self, most: int) -> list[bytes]:
+    def _held_twice(self, most: int, besides: Collection[bytes]) -> list[bytes]:
         """About so many of DRAM's blocks that the pool has, too, and keeps."""
         dram, pool = self._machine.dram, self._machine.pool
-        is_shared = self._controller.sessions.tree.is_shared
-        kept = (block for block in dram.take_fresh() if pool.keeps(block) and not is_shared(block))
-        found = dict.fromkeys(itertools.islice(kept, most))
         if self._machine.now_s - self._looked_at_s >= _RESCAN_S:
             self._looked_at_s = self._machine.now_s
             self._marked.clear()
-        held = self._held()
-        while len(found) < most and (blocks := next(held, None)) is not None:
-            found.update((b, None) for b in blocks if b in dram.blocks and pool.holds(b))
+        fresh = ([block] for block in dram.take_fresh() if self._is_private(block))
+        held = ([b for b in blocks if pool.holds(b)] for blocks in self._held())
+        found: dict[bytes, None] = {}
+        for blocks in itertools.chain(fresh, held):
+            found.update((b, None) for b in blocks if dram.is_needed(b) and b not in besides)
+            if len(found) >= most:
+                break
         return list(found)
+
+    def _is_private(self, block: bytes) -> bool:
+        """Whether the pool keeps the block until its session, and no other one, is given up."""
+        num_users = self._machine.pool.num_users(block)
+        place = self._controller.sessions.tree.place(block)
+        if num_users is None or place is None:
+            return num_users == 1
+        assert isinstance(place.owner, SessionKey)
+        session = self._controller.sessions.get(place.owner)
+        if place.num_branches > 1 or session is None:
+            return False
+        return session.pause is None or not session.pause.is_given_up
 
     def _lacking(self, blocks: Sequence[bytes]) -> list[bytes]:
         """Those that only the pool has."""
@@ -150,16 +167,16 @@ class Exclusive:
         new = [(s, p) for s, p in pauses if self._marked.get(s.key) != p.pause_id]
         return sorted(new, key=lambda pair: pair[1].returns_at_s)
 
-    def _drop_least(self, num_blocks: int) -> None:
+    def _drop_least(self, num_wanted: int, besides: Collection[bytes]) -> None:
         """All that DRAM holds is needed: those give way whose copies are worth least, no more of
         them than have to.
         """
         dram = self._machine.dram
         for session in self._to_drop():
             refs = self._controller.sessions.private_blocks(session)
-            needed = [block for _, block in refs if dram.is_needed(block)]
-            dram.make_ready(needed[: num_blocks - dram.num_expendable])
-            if dram.num_expendable >= num_blocks:
+            needed = [b for _, b in refs if dram.is_needed(b) and b not in besides]
+            dram.make_ready(needed[: num_wanted - dram.num_expendable])
+            if dram.num_expendable >= num_wanted:
                 break
 
     def _to_drop(self) -> Iterator[Session]:

@@ -7,7 +7,7 @@ Where: every policy but `lru`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from agentkv.admission import ProgramAdmission
@@ -312,9 +312,9 @@ class ManagedKeeper:
         slow_s = sum(tier.load_s(slow_bytes.get(tier.name, 0.0)) for tier in dram.tiers)
         return Location(num_missing, num_unstored, slow_s)
 
-    def _before_dram_evicts(self, num_blocks: int) -> None:
+    def _before_dram_evicts(self, num_blocks: int, besides: Collection[bytes]) -> None:
         self._arrived.protect_in_dram()
-        self.exclusive.make_room(num_blocks)
+        self.exclusive.make_room(num_blocks, besides)
 
     def _after_dram_evicted(self, lost: Sequence[bytes]) -> None:
         """What the pool has is not lost yet."""

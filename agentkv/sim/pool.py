@@ -35,9 +35,9 @@ class Pool:
     def holds(self, block: bytes) -> bool:
         return block in self.used or block in self.free or block in self.front
 
-    def keeps(self, block: bytes) -> bool:
-        """Whether it is here and was not given up."""
-        return block in self.used or block in self.free
+    def num_users(self, block: bytes) -> int | None:
+        """How many turns use it; None if it is not here, or was given up."""
+        return self.used.get(block, 0 if block in self.free else None)
 
     def cached_depth(self, chain: Sequence[bytes], most: int) -> int:
         """Blocks of the chain's longest prefix that is here, at most `most`."""

@@ -134,7 +134,7 @@ def test_an_aborted_turn_is_protected_no_longer(make_rig: RigFactory) -> None:
     rig.add("busy", list(range(20)), max_tokens=200)
     rig.step(2)
     waiting = [agent.arrive() for agent in returning]
-    rig.side.before_dram_evicts(1)
+    rig.side.before_dram_evicts(1, set())
     assert len(rig.side._arrived) == NUM_RETURNING and rig.dram._arrived
     rig.abort(*waiting)
     rig.step(1)

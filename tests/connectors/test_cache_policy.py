@@ -1,5 +1,7 @@
 """Which DRAM blocks go first: worthless ones, then the least recently used, arrived ones last."""
 
+from collections.abc import Set
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -243,18 +245,18 @@ def test_each_use_is_shown_once_newest_first() -> None:
 
 
 def test_what_must_stay_does_not_count_as_room() -> None:
-    """Chunk 5 is ready, but it is offered itself: room for two takes two others."""
+    """Chunk 5 is ready, but it is offered itself: who makes room is told."""
     policy = _policy()
-    asked: list[int] = []
+    policy.make_ready([_key(5)])
+    asked: list[tuple[int, int, int]] = []
 
-    def make_room(num_chunks: int) -> None:
-        asked.append(num_chunks)
+    def make_room(num_chunks: int, besides: Set[OffloadKey]) -> None:
+        asked.append((num_chunks, len(besides), policy.num_expendable_of(besides)))
         policy.make_ready([_key(3), _key(4)])
 
     policy.before_evict = make_room
-    policy.make_ready([_key(5)])
     assert _evict(policy, 2, protected={5, 0}) == [3, 4]
-    assert asked == [3]
+    assert asked == [(2, 2, 1)]
 
 
 def test_a_ready_block_that_an_arrived_turn_wants_is_no_room() -> None:
@@ -262,4 +264,4 @@ def test_a_ready_block_that_an_arrived_turn_wants_is_no_room() -> None:
     policy.make_ready([_key(0), _key(1)])
     policy.protect([_key(0)])
     assert policy.num_expendable == 1 == policy.num_expendable_of([_key(0), _key(1), _key(9)])
-    assert policy.is_sole(_key(0)) and not policy.is_sole(_key(1))
+    assert [policy.is_sole(_key(number)) for number in range(3)] == [False, False, True]

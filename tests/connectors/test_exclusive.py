@@ -205,12 +205,12 @@ def test_what_is_held_twice_is_looked_for_once_in_a_while_who_returns_first_firs
     assert looked_at() == ["a2", "a1", "a0"] and looked_at() == []
     Agent(rig, "new", 9, 3).turn(tag=TOOL)
     assert looked_at() == ["new"] and looked_at() == []
-    exclusive.make_room(10**6)
+    exclusive.make_room(10**6, set())
     assert looked_at() == [], "it was looked at already"
     rig.clock.advance(3.0)
-    exclusive._drop_least = lambda num_chunks: None
+    exclusive._drop_least = lambda num_wanted, besides: None
     seen: list[str] = []
     real = held_twice._held_sessions
     held_twice._held_sessions = lambda: (seen.append(each.key.name) or each for each in real())
-    exclusive.make_room(10**6)
+    exclusive.make_room(10**6, set())
     assert seen == ["new", "a2", "a1", "a0"]

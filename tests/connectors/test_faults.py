@@ -120,8 +120,9 @@ def test_a_fault_anywhere_is_survived(
         rig.settle()
     agents[0].turn()
     rig.drop_gpu_cache()
-    damage_one(rig, agents)
-    ids = [agent.arrive(tool_tokens=blocks(2), max_tokens=20) for agent in agents]
+    everybody = [*agents, *crowd]
+    damage_one(rig, everybody)
+    ids = [agent.arrive(tool_tokens=blocks(2), max_tokens=20) for agent in everybody]
     rig.step(3)
     while rig.scheduler.kv_holding_waiting:
         rig.step()

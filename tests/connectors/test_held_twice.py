@@ -75,9 +75,9 @@ def test_what_has_lost_its_prefix_is_not_dropped(make_rig: RigFactory) -> None:
     agent = Agent(rig, "paused", 1, 10)
     turn(agent, expected_wait_s=100.0)
     found._kept.clear()
-    assert found.find(order, 100) == []
+    assert found.find(order, 100, set()) == []
     turn(agent, expected_wait_s=100.0)
-    assert len(found.find(order, 100)) == 10
+    assert len(found.find(order, 100, set())) == 10
 
 
 def test_what_sessions_share_is_not_dropped(make_rig: RigFactory) -> None:
@@ -87,20 +87,93 @@ def test_what_sessions_share_is_not_dropped(make_rig: RigFactory) -> None:
     agents = [Agent(rig, f"a{i}", i + 1, 4, shared=shared) for i in range(2)]
     for agent in agents:
         turn(agent, expected_wait_s=100.0)
-    keys = set(rig.side.exclusive.held_twice.find(rig.side.returns.order, 100))
+    keys = set(rig.side.exclusive.held_twice.find(rig.side.returns.order, 100, set()))
     hashes = rig.hashes(agents[0].context)
     assert not keys & {make_offload_key(each, 0) for each in hashes[:5]}
     assert keys >= {make_offload_key(each, 0) for each in hashes[5:9]}
 
 
-def test_a_block_given_up_is_not_kept() -> None:
+def test_a_block_given_up_has_no_users_until_it_is_used() -> None:
     pool = Pool(8)
     pool.cache(1, 4)
     keys = [make_offload_key(each, 0) for each in pool.chains[1]]
-    assert all(map(pool.order.keeps_key, keys))
+    assert list(map(pool.order.num_users, keys)) == [0, 0, 0, 0]
     pool.order.give_up(pool.refs(1)[:2])
-    assert [pool.order.keeps_key(key) for key in keys] == [True, True, False, False]
+    assert list(map(pool.order.num_users, keys)) == [0, 0, None, None]
     pool.pool.touch(pool.pool.get_cached_block(pool.chains[1][3], [0]))
-    assert pool.order.keeps_key(keys[3]), "whoever uses it keeps it"
+    assert pool.order.num_users(keys[3]) == 1, "whoever uses it keeps it"
     pool.pool.evict_blocks({pool.order.block_id(pool.order._groups[0], pool.chains[1][0])})
-    assert not pool.order.keeps_key(keys[0])
+    assert pool.order.num_users(keys[0]) is None
+
+
+def keys_of(rig: Rig, agent: Agent) -> list[bytes]:
+    return [make_offload_key(each, 0) for each in rig.hashes(agent.context)]
+
+
+def test_what_room_is_made_for_makes_none(make_rig: RigFactory) -> None:
+    """All of a turn's blocks are held twice, another one's too: those of the other one go."""
+    rig = make_rig(**shape(dram_blocks=20))
+    first, second = (Agent(rig, name, seed, 9) for seed, name in enumerate(("b", "a"), start=1))
+    for agent in (first, second):
+        turn(agent, expected_wait_s=100.0)
+    exclusive = rig.side.exclusive
+    own = set(keys_of(rig, second)[:9])
+    exclusive.make_room(4, own)
+    assert rig.dram.num_expendable_of(own) == 0
+    assert rig.dram.num_expendable >= 4
+    before = {key for key in own if rig.dram.is_sole(key)}
+    assert before == own
+
+
+def test_a_copy_that_is_under_way_makes_no_room(make_rig: RigFactory) -> None:
+    """What is looked for goes on behind it."""
+    rig = make_rig(**shape())
+    old, new = Agent(rig, "old", 1, 10), Agent(rig, "new", 2, 10)
+    turn(old, expected_wait_s=100.0)
+    turn(new, expected_wait_s=100.0)
+    busy = keys_of(rig, new)[:10]
+    for key in busy:
+        rig.dram.mark_non_evictable(key)
+    found = rig.side.exclusive.held_twice.find(rig.side.returns.order, 4, set())
+    assert len(set(found) - set(busy)) >= 4
+    for key in busy:
+        rig.dram.mark_evictable(key)
+
+
+def test_what_a_pause_gave_up_is_not_dropped_though_the_pool_still_has_it(
+    make_rig: RigFactory,
+) -> None:
+    """As after a prefetch that found no room: nothing is marked, and nobody copies it out again."""
+    rig = make_rig(**shape())
+    agent = Agent(rig, "away", 1, 10)
+    turn(agent, expected_wait_s=100.0)
+    order, found = rig.side.returns.order, rig.side.exclusive.held_twice
+    (session,) = rig.controller.sessions
+    (victim,) = rig.controller.victims()
+    assert session.pause is not None and session.pause.is_given_up
+    order.give_up(victim.refs)
+    order.protect([rig.controller.sessions.all_blocks(session)])
+    assert order.num_users(keys_of(rig, agent)[0]) == 0
+    assert found.find(order, 100, set()) == []
+
+
+def test_what_several_running_turns_have_computed_is_not_dropped(make_rig: RigFactory) -> None:
+    """A prompt that they share belongs to no session yet, and will not be copied out for one."""
+    rig = make_rig(**shape())
+    shared = list(range(1, 6 * 16 + 1))
+    runners = [Agent(rig, f"r{i}", i + 1, 2, shared=shared) for i in range(2)]
+    for agent in runners:
+        agent.arrive(max_tokens=40, tag=TOOL)
+    rig.step_until(lambda: rig.dram_blocks(runners[1].context) >= 8)
+    held_twice = rig.side.exclusive.held_twice
+    found = set(held_twice._dram.take_fresh())
+    assert found >= set(keys_of(rig, runners[0])[:6])
+    order = rig.side.returns.order
+    private = {
+        key
+        for agent in runners
+        for key in keys_of(rig, agent)
+        if held_twice._is_private(key[:-4], order.num_users(key) or 0)
+    }
+    assert private.isdisjoint(keys_of(rig, runners[0])[:6])
+    rig.settle()

@@ -93,7 +93,7 @@ def test_after_a_reset_a_waiting_turn_is_protected_as_before(make_rig: RigFactor
     assert not rig.scheduler.reset_prefix_cache(reset_connector=True), "a turn is running"
     rig.step(1)
     keys = rig.side.layout.keys(enumerate(rig.hashes(agent.context), start=1))
-    rig.side.before_dram_evicts(1)
+    rig.side.before_dram_evicts(1, set())
     assert all(rig.dram._arrived[key] == 2 for key in keys)
     rig.abort(waiting)
     assert all(rig.dram._arrived[key] == 1 for key in keys)

@@ -1,5 +1,7 @@
 """What DRAM drops first, and what the tiers below it get."""
 
+from collections.abc import Collection
+
 from agentkv.sim.dram import Dram, SlowTier
 
 
@@ -100,13 +102,13 @@ def test_what_must_stay_does_not_count_as_room() -> None:
     for chain in (ready, kept, other):
         dram.offer(chain)
     dram.make_ready(kept)
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
-    def make_room(num_blocks: int) -> None:
-        asked.append(num_blocks)
+    def make_room(num_blocks: int, besides: Collection[bytes]) -> None:
+        asked.append((num_blocks, dram.num_expendable_of(besides)))
         dram.make_ready(ready)
 
     dram.before_evict = make_room
     assert dram.offer([*kept, *_chain("d", 2)])
-    assert asked == [4]
+    assert asked == [(2, 2)]
     assert _held(dram, ready, kept, other) == [0, 2, 2]
