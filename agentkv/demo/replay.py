@@ -18,7 +18,8 @@ from agentkv.demo.agents import Agent, ClientKind
 from agentkv.demo.client import MODEL_NAME, TurnResult, send_async
 from agentkv.demo.workload import PlannedSession, Workload
 
-REQUEST_TIMEOUT_S = 180.0
+REQUEST_TIMEOUT_S = 1800.0
+"""Where much is computed again agentkv holds turns back, for minutes (`agentkv.admission`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from agentkv.config_admission import AdmissionConfig
 from agentkv.demo import replay as replay_module
 from agentkv.demo.agents import ClientKind
 from agentkv.demo.client import TurnRequest, TurnResult
-from agentkv.demo.replay import Replay, play
+from agentkv.demo.replay import REQUEST_TIMEOUT_S, Replay, play
 
 from .builders import planned, result, session, workload
 
@@ -92,3 +93,7 @@ def test_each_kind_of_client_says_no_more_than_it_would(
     for request in requests:
         assert request.headers() == headers
         assert ("kv_transfer_params" in request.body()) == has_tags
+
+
+def test_a_turn_that_admission_holds_back_is_waited_for() -> None:
+    assert 2 * AdmissionConfig().max_wait_s < REQUEST_TIMEOUT_S
