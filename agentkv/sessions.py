@@ -107,8 +107,7 @@ OpenPause = tuple[Session, Pause]
 @dataclass(slots=True)
 class Turn:
     """One request. `known_tokens`: prompt tokens that the session had computed before; `promoted`:
-    those it waited for on their way up to DRAM, by tier. `tag_before`: its own tag, where a signal
-    about the coming pause was put over it."""
+    of those, on their way up to DRAM, by tier. `tag_before`: its own, if a signal overrode it."""
 
     request_id: str
     session: Session
@@ -119,6 +118,7 @@ class Turn:
     known_tokens: int = 0
     closed_pause: Pause | None = None
     is_scheduled: bool = False
+    is_load_failed: bool = False
     tag_before: TurnTag | None = None
     promoted: Counter[str] = field(default_factory=Counter)
 

@@ -173,7 +173,7 @@ class AgentKVConnector(OffloadingConnector):
         if isinstance(meta, AgentKVWorkerMetadata):
             self._side.on_refused(meta.refused_chunks)
             failed = meta.failed_prefetches
-        self._side.returns.receive(received, failed)
+        self._side.returns.receive(received, failed, connector_output.failed_recving or ())
         # vLLM looks for a request of each that is received; a prefetch has none.
         if received:
             connector_output.finished_recving = without_prefetches(received)

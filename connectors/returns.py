@@ -40,6 +40,7 @@ class Returns:
         self.faults = faults
         self.prefetcher = prefetcher
         self._below = below
+        self._sessions = controller.sessions
         self.order: PoolOrder | None = None
         self.patience = LoadPatience(deps.clock, load_timeout_s)
         self._recorder = deps.recorder
@@ -81,13 +82,26 @@ class Returns:
             self.prefetcher.start(self.order)
 
     @never_raises
-    def receive(self, request_ids: Collection[str], failed: Collection[str]) -> None:
-        """Loads are done, those of turns and ours."""
+    def receive(
+        self, request_ids: Collection[str], failed: Collection[str], turns: Collection[str] = ()
+    ) -> None:
+        """Loads are done, those of turns and ours; `failed` of ours, `turns` whose load failed."""
+        for request_id in turns:
+            turn = self._sessions.turn(request_id)
+            if turn is not None:
+                turn.is_load_failed = True
         self.prefetcher.receive(request_ids, failed)
 
     @never_raises
     def has_waited_enough(self, request_id: str, *, is_told_to_wait: bool) -> bool:
-        """Whether a turn should compute instead of waiting on for copies that others began."""
+        """Whether a turn should compute instead of waiting on for copies that others began.
+
+        So it should whose load has failed: vLLM holds what it reserved for that against the turn's
+        own next load, for which a turn of half the pool would wait for ever.
+        """
+        turn = self._sessions.turn(request_id)
+        if turn is not None and turn.is_load_failed:
+            return True
         is_over = self.patience.is_over(request_id, is_told_to_wait=is_told_to_wait)
         if is_over:
             self.patience.forget(request_id)

@@ -53,6 +53,19 @@ def test_a_flipped_byte_of_either_group_of_a_hybrid_model_is_refused(
     assert rig.counter("agentkv:load_failures") == 1
 
 
+def test_a_damaged_context_of_half_the_pool_does_not_wait_for_itself(
+    make_rig: RigFactory,
+) -> None:
+    rig = make_rig(is_hybrid=True, pool_blocks=60, dram_blocks=90)
+    agent = Agent(rig, "agent", 1, 15.5)
+    agent.turn()
+    agent.turn(tool_tokens=blocks(9))
+    rig.drop_gpu_cache()
+    rig.flip_dram_byte(agent.context, 20)  # Up to the first turn's end there is another hit.
+    agent.turn()
+    assert rig.counter("agentkv:load_failures") == 1
+
+
 @SHAPES
 def test_a_whole_damaged_prefix_is_recomputed(make_rig: RigFactory, fields: dict[str, Any]) -> None:
     rig = make_rig(**fields)
